@@ -34,7 +34,7 @@ struct mistake {
     int32_t offset;       /* of the remote address */
     int32_t local_offset; /* of the SGE */
     enum key rkey, lkey;
-    bool swap_address, ud, other_pd, far_other_pd;
+    bool swap_address, truncate_address, ud, other_pd, far_other_pd;
     int take_away_far, take_away_near, take_away_qp; /* access flags */
     uint32_t receive;                                /* bytes that the far end posts; 0: none */
     bool receive_read_only;
@@ -52,8 +52,10 @@ static const struct mistake mistakes[] = {
     {"range-too-long", IBV_WR_RDMA_WRITE, 200, .offset = LENGTH - 100},
     {"range-too-early", IBV_WR_RDMA_WRITE, 64, .offset = -16},
     {"address-swapped", IBV_WR_RDMA_WRITE, 64, .swap_address = true},
+    {"address-truncated", IBV_WR_RDMA_WRITE, 64, .truncate_address = true},
     {"no-remote-write", IBV_WR_RDMA_WRITE, 64, .take_away_far = IBV_ACCESS_REMOTE_WRITE},
     {"no-remote-read", IBV_WR_RDMA_READ, 64, .take_away_far = IBV_ACCESS_REMOTE_READ},
+    {"no-remote-atomic", IBV_WR_ATOMIC_FETCH_AND_ADD, 8, .take_away_far = IBV_ACCESS_REMOTE_ATOMIC},
     {"qp-without-remote-write", IBV_WR_RDMA_WRITE, 64, .take_away_qp = IBV_ACCESS_REMOTE_WRITE},
     {"far-deregistered", IBV_WR_RDMA_WRITE, 64, .act = DEREGISTER},
     {"far-other-pd", IBV_WR_RDMA_WRITE, 64, .far_other_pd = true},
@@ -65,6 +67,7 @@ static const struct mistake mistakes[] = {
     {"datagram-without-grh", IBV_WR_SEND, 100, .receive = 100, .ud = true},
     {"receive-not-writable", IBV_WR_SEND, 64, .receive = 64, .receive_read_only = true},
     {"no-receive", IBV_WR_SEND, 64},
+    {"no-receive-for-immediate", IBV_WR_RDMA_WRITE_WITH_IMM, 64},
     {"lkey-is-rkey", IBV_WR_RDMA_WRITE, 64, .lkey = KEY_OTHER},
     {"lkey-unknown", IBV_WR_SEND, 64, .lkey = KEY_UNKNOWN, .receive = 64},
     {"local-too-long", IBV_WR_SEND, 200, .local_offset = LENGTH - 100, .receive = 200},
@@ -282,8 +285,13 @@ static void request(struct end *end, const struct mistake *mistake, const struct
             REQUIRE((wr->wr.ud.ah = ibv_create_ah(end->pd, &to)));
             wr->wr.ud.remote_qpn = peer->qpn;
             wr->wr.ud.remote_qkey = 0x1234;
+        } else if (mistake->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+            wr->wr.atomic.remote_addr = address;
+            wr->wr.atomic.rkey = peer->rkey;
         } else {
-            wr->wr.rdma.remote_addr = mistake->swap_address ? __builtin_bswap64(address) : address;
+            wr->wr.rdma.remote_addr = mistake->swap_address       ? __builtin_bswap64(address)
+                                      : mistake->truncate_address ? (uint32_t)address
+                                                                  : address;
             wr->wr.rdma.rkey = choose_key(mistake->rkey, peer->rkey, peer->lkey);
         }
     }
