@@ -63,6 +63,9 @@ enum refusal_form {
     REFUSAL_UNCONNECTED, /* value: enum id_state; low: 1: datagrams, which have no connection */
     REFUSAL_HAS_ONE,     /* the id has one already */
     REFUSAL_NOT_OF_ID,   /* an object of another device context than the id's */
+    REFUSAL_PORT_TAKEN,  /* value: port, which another id of the host has */
+    REFUSAL_PRIVILEGED,  /* value: port, which takes CAP_NET_BIND_SERVICE; low: the first one that does not */
+    REFUSAL_NO_ADAPTER,  /* low, high: bytes of a GID, which no device has */
 };
 
 /* What the bits of REFUSAL_BITS are. */
