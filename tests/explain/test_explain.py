@@ -360,6 +360,24 @@ def test_each_promise_of_the_guide_has_its_tests():
         assert not re.sub(r"`\w+`: (`\w+`(, )?)+(; )?", "", cell), cell
 
 
+def test_each_thread_of_the_guide_has_its_situation():
+    root = os.path.dirname(os.path.abspath(__file__))
+    programs = ""
+    for name in os.listdir(root):
+        if name.endswith(".c"):
+            with open(os.path.join(root, name), encoding="utf-8") as file:
+                programs += file.read()
+    with open(os.path.join(root, "..", "..", "docs", "teardown.md"), encoding="utf-8") as file:
+        table = file.read().split("\n## The threads\n")[1].split("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("|")][2:]
+    assert len(rows) > 20, rows
+    for threads, _, situations, _ in rows:
+        for thread in re.findall(r"[\w.-]+/[\w.-]+#\d+", threads):
+            assert thread in programs, f"no situation cites {thread}"
+        for situation in re.findall(r"`([a-z0-9-]+)`", situations):
+            assert f'"{situation}"' in programs, f"no program has {situation}"
+
+
 def test_silent_unless_asked():
     tap.equal(run("wrong-order", None), "")
     tap.equal(run("wrong-order", None, SOFTHCA_LOG="error"), "")
