@@ -447,6 +447,8 @@ static void add_reason(const struct view *view, struct words *words, const struc
         words_add(words, " had no receive posted (RNR NAK), and rnr_retry is %llu", value);
         if (fault->opcode == IBV_WR_RDMA_WRITE_WITH_IMM)
             words_add(words, " (a WRITE with immediate takes a receive, as a SEND does)");
+        else if (qp_is_of_id(view, object_qpn(qp)))
+            words_add(words, " (rnr_retry_count of the peer's rdma_conn_param)");
         return;
     case FAULT_INJECTED:
         words_add(words, "the user asked for it (injected fault: softhca run --fault, softhca-fault(7))");

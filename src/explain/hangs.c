@@ -128,13 +128,14 @@ static void describe_no_event(const struct view *view, struct out *out, const st
     if (is_never_armed(cq) && sleeps_in_vain(view, cq->channel, &thread)) {
         words_add_thread(view, words, thread);
         words_add(words, " sleeps in ibv_get_cq_event(), and ibv_req_notify_cq() was never called");
-    } else if (cq->armed == CQ_UNARMED)
+    } else if (cq->armed == CQ_UNARMED) {
         words_add(words, "ibv_req_notify_cq() was not called again after the last event");
-    else if (cq->armed == CQ_ARMED_SOLICITED)
+    } else if (cq->armed == CQ_ARMED_SOLICITED) {
         words_add(words, "ibv_req_notify_cq() asked for solicited ones only, which later ones have to be");
-    else
+    } else {
         words_add(words, "%s there before ibv_req_notify_cq(), which tells of later ones only (lost wake-up)",
                   count == 1 ? "it was" : "they were");
+    }
     explanation_begin(view, out, "hang", words->text);
     out_string(out, "hang", "no_event");
     out_number(out, "unpolled", count);
