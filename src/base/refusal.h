@@ -64,6 +64,9 @@ enum refusal_form {
     REFUSAL_HAS_ONE,     /* the id has one already */
     REFUSAL_NOT_OF_ID,   /* an object of another device context than the id's */
     REFUSAL_SENTENCE,    /* argument is the whole reason */
+    REFUSAL_PORT_TAKEN,  /* value: port, which another id of the host has */
+    REFUSAL_PRIVILEGED,  /* value: port, which takes CAP_NET_BIND_SERVICE; low: the first one that does not */
+    REFUSAL_NO_ADAPTER,  /* low, high: bytes of a GID, which no device has */
 };
 
 /* Of an argument, and of a sentence, with its end: more is not recorded. */

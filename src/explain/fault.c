@@ -112,6 +112,10 @@ static bool add_key_reason(const struct view *view, struct words *words, const s
                   (unsigned long long)__builtin_bswap64(fault->address));
         add_region(words, fault);
         return true;
+    case FAULT_ADDRESS_TRUNCATED:
+        words_add(words, "the address has lost its upper 32 bits: 0x%llx is in ", value);
+        add_region(words, fault);
+        return true;
     case FAULT_RANGE_END:
         words_add(words, "the range ends %llu byte%s past the end of ", value, value == 1 ? "" : "s");
         add_region(words, fault);
@@ -179,7 +183,7 @@ static bool names_memory_of_peer(uint8_t opcode)
 static bool is_of_local_key(const struct fault_record *fault)
 {
     return fault->side != FAULT_OF_RESPONDER && fault->cause >= FAULT_KEY_UNKNOWN &&
-           fault->cause <= FAULT_PAGES;
+           fault->cause <= FAULT_ADDRESS_TRUNCATED;
 }
 
 /* One that no process can have, as it is when its bytes are swapped, has all its digits. */
@@ -441,6 +445,10 @@ static void add_reason(const struct view *view, struct words *words, const struc
     case FAULT_NO_RECEIVE:
         add_peer(words, &qp->qp);
         words_add(words, " had no receive posted (RNR NAK), and rnr_retry is %llu", value);
+        if (fault->opcode == IBV_WR_RDMA_WRITE_WITH_IMM)
+            words_add(words, " (a WRITE with immediate takes a receive, as a SEND does)");
+        else if (qp_is_of_id(view, object_qpn(qp)))
+            words_add(words, " (rnr_retry_count of the peer's rdma_conn_param)");
         return;
     case FAULT_INJECTED:
         words_add(words, "the user asked for it (injected fault: softhca run --fault, softhca-fault(7))");

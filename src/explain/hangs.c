@@ -44,17 +44,51 @@ static uint32_t unpolled(const struct view *view, const struct cq_record *cq, st
     return count;
 }
 
+struct channel_use {
+    uint32_t channel;
+    bool event_comes; /* of one of its CQs, or is there */
+};
+
+static bool look_for_event(const struct view *view, const struct object *object, void *argument)
+{
+    struct channel_use *use = argument;
+
+    if (object->cq.channel == use->channel)
+        use->event_comes |= object->cq.armed != CQ_UNARMED || cq_unread_events(&object->cq);
+    return !use->event_comes;
+}
+
+/* A thread is in ibv_get_cq_event(), and none of the channel's CQs will end that. */
+static bool sleeps_in_vain(const struct view *view, uint32_t channel, uint32_t *ret_thread)
+{
+    struct channel_use use = {.channel = channel};
+    struct object object;
+
+    if (!object_read(view, OBJECT_CHANNEL, channel, &object) || !object.item.waiting_ns)
+        return false;
+    *ret_thread = object.item.waiting_by;
+    objects_for_each(view, 1u << OBJECT_CQ, look_for_event, &use);
+    return !use.event_comes;
+}
+
+/* A CQ that never raised an event and is not armed is polled as a rule, and its channel not used. */
+static bool is_never_armed(const struct cq_record *cq)
+{
+    return cq->armed == CQ_UNARMED && !cq->events.reported;
+}
+
 static bool find_of_cq(const struct view *view, const struct cq_record *cq, struct hang *ret)
 {
     uint64_t mark = mix(mix(mix(cq->produced, cq->consumed), cq->events.raised), cq->armed);
     struct cqe first;
+    uint32_t thread;
 
     if (cq->window_waits_ns)
         return found(ret, HANG_WINDOW, true, mix(cq->window_waits_ns, cq->window_by));
-    /* A CQ that never raised an event and is not armed is polled, and its channel not used. */
-    if (cq->channel == NO_OBJECT || cq_unread_events(cq) || (cq->armed == CQ_UNARMED && !cq->events.reported))
+    if (cq->channel == NO_OBJECT || cq_unread_events(cq) || !unpolled(view, cq, &first) ||
+        (is_never_armed(cq) && !sleeps_in_vain(view, cq->channel, &thread)))
         return false;
-    return unpolled(view, cq, &first) && found(ret, HANG_NO_EVENT, true, mark);
+    return found(ret, HANG_NO_EVENT, true, mark);
 }
 
 static void describe_window(const struct view *view, struct out *out, const struct object *object,
@@ -86,22 +120,26 @@ static void describe_no_event(const struct view *view, struct out *out, const st
 {
     const struct cq_record *cq = &object->cq;
     struct cqe first = {0};
-    uint32_t count = unpolled(view, cq, &first);
+    uint32_t count = unpolled(view, cq, &first), thread;
     struct words line = {.length = 0};
 
     words_add(words,
               "%s has %u unpolled completion%s and no event to come: ", object_label(view, object).text,
               count, count == 1 ? "" : "s");
-    if (cq->armed == CQ_UNARMED)
+    if (is_never_armed(cq) && sleeps_in_vain(view, cq->channel, &thread)) {
+        words_add_thread(view, words, thread);
+        words_add(words, " sleeps in ibv_get_cq_event(), and ibv_req_notify_cq() was never called");
+    } else if (cq->armed == CQ_UNARMED) {
         words_add(words, "ibv_req_notify_cq() was not called again after the last event");
-    else if (cq->armed == CQ_ARMED_SOLICITED)
+    } else if (cq->armed == CQ_ARMED_SOLICITED) {
         words_add(words, "the last ibv_req_notify_cq() had solicited_only set: only a solicited completion "
                          "raises an event");
-    else
+    } else {
         words_add(
             words,
             "%s there before ibv_req_notify_cq(), which raises events for later ones only (lost wake-up)",
             count == 1 ? "it was" : "they were");
+    }
     explanation_begin(view, out, "hang", words->text);
     out_string(out, "hang", "no_event");
     out_number(out, "unpolled", count);

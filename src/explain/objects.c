@@ -230,6 +230,19 @@ uint32_t object_qpn(const struct object *object)
     return object->qp.qpn ? object->qp.qpn : object->qp.destroying_qpn;
 }
 
+bool qp_is_of_id(const struct view *view, uint32_t qpn)
+{
+    struct view_walk walk = view_walk(view, &view->header.ids);
+    struct id_record record;
+    uint32_t number;
+
+    while (view_next(&walk, &number, &record)) {
+        if (record.state != OBJECT_FREE && record.qpn == qpn)
+            return true;
+    }
+    return false;
+}
+
 const struct event_record *object_async_events(const struct object *object)
 {
     switch (object->kind) {

@@ -34,6 +34,8 @@ bool object_read_qpn(const struct view *view, uint32_t qpn, struct object *ret);
 
 /* Number by which programs know a QP, also of one that is being destroyed. */
 uint32_t object_qpn(const struct object *object);
+/* Is it the QP of an id of librdmacm (rdma_create_qp)? */
+bool qp_is_of_id(const struct view *view, uint32_t qpn);
 /* Its asynchronous events, or of an id its events; NULL: objects of that kind have none. */
 const struct event_record *object_async_events(const struct object *object);
 

@@ -147,6 +147,7 @@ static bool add_reason(struct words *words, const struct refused_record *record,
 {
     unsigned long long low = record->low, high = record->high, bits = (unsigned long long)record->value;
     long long value = record->value;
+    uint8_t gid[16];
 
     switch ((enum refusal_form)record->form) {
     case REFUSAL_UNSAID:
@@ -334,6 +335,22 @@ static bool add_reason(struct words *words, const struct refused_record *record,
     case REFUSAL_SENTENCE:
         words_add(words, "%s", argument);
         break;
+    case REFUSAL_PORT_TAKEN:
+        words_add(words, "port %lld is taken: another rdma_cm_id of this host is bound to it (softhca ps)",
+                  value);
+        break;
+    case REFUSAL_PRIVILEGED:
+        words_add(words,
+                  "port %lld is below %llu (net.ipv4.ip_unprivileged_port_start), which needs "
+                  "CAP_NET_BIND_SERVICE",
+                  value, low);
+        break;
+    case REFUSAL_NO_ADAPTER:
+        memcpy(gid, &record->low, sizeof(record->low));
+        memcpy(gid + sizeof(record->low), &record->high, sizeof(record->high));
+        words_add_gid(words, gid);
+        words_add(words, " is the address of no RDMA device of this host (ibv_devinfo -v lists their GIDs)");
+        break;
     default:
         return false;
     }
@@ -346,7 +363,7 @@ static bool may_be_meant(const struct refused_record *record)
 {
     return record->error == EOPNOTSUPP || record->form == REFUSAL_UNSAID || record->form == REFUSAL_TRIED ||
            record->form == REFUSAL_UNSUPPORTED || record->form == REFUSAL_UNCONNECTED ||
-           (record->form == REFUSAL_FULL && record->value);
+           record->form == REFUSAL_NO_ADAPTER || (record->form == REFUSAL_FULL && record->value);
 }
 
 static void add_object(struct words *words, const struct refused_record *record)

@@ -25,10 +25,26 @@ static void note_region(struct fault_record *fault, const struct key_view *view,
     fault->window = is_window(view);
 }
 
+/* The address in the region of which the access has the low 32 bits: it went through htonl(), or a 32-bit field. 0: none. */
+static uint64_t find_truncated(const struct key_view *view, const struct access *access)
+{
+    const uint64_t low_half = UINT32_MAX;
+    uint64_t ends[] = {view->iova, view->iova + view->length};
+
+    for (unsigned i = 0; i < array_size(ends) && access->address <= low_half; i++) {
+        uint64_t address = (ends[i] & ~low_half) | access->address;
+
+        if (address > low_half && key_view_covers(view, address, access->length))
+            return address;
+    }
+    return 0;
+}
+
 /* Where does the range lie? false: in the region. */
 static bool find_range(const struct key_view *view, const struct access *access, struct fault_record *fault)
 {
     uint64_t swapped = __builtin_bswap64(access->address), offset = access->address - view->iova;
+    uint64_t truncated = find_truncated(view, access);
 
     if (key_view_covers(view, access->address, access->length))
         return false;
@@ -37,6 +53,9 @@ static bool find_range(const struct key_view *view, const struct access *access,
         fault->value = access->length - (view->length - offset);
     } else if (key_view_covers(view, swapped, access->length)) {
         note_region(fault, view, FAULT_ADDRESS_SWAPPED);
+    } else if (truncated) {
+        note_region(fault, view, FAULT_ADDRESS_TRUNCATED);
+        fault->value = truncated;
     } else if (access->address < view->iova && view->iova - access->address < access->length) {
         note_region(fault, view, FAULT_RANGE_BEGIN);
         fault->value = view->iova - access->address;

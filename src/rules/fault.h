@@ -11,21 +11,22 @@
 enum fault_cause {
     FAULT_NONE,
     /* --- of a key: `key`, `address`, `length` of the access, region_* of the MR or MW that is meant */
-    FAULT_KEY_UNKNOWN = 1, /* no MR or MW has, or lately had, this key */
-    FAULT_KEY_IS_LKEY,     /* of a remote access: an MR's lkey */
-    FAULT_KEY_IS_RKEY,     /* of a local access: an MR's rkey */
-    FAULT_KEY_SWAPPED,     /* in the other byte order it is an MR's */
-    FAULT_KEY_WITHDRAWN,   /* of an MR that was deregistered, or an MW that was deallocated */
-    FAULT_KEY_REPLACED,    /* its slot is another MR's now */
-    FAULT_WINDOW_UNBOUND,  /* the MW is not bound (any more) */
-    FAULT_WINDOW_REBOUND,  /* the MW has been bound again, with another rkey */
-    FAULT_PD,              /* value: the MR's PD, wanted: the QP's */
-    FAULT_ACCESS,          /* wanted: the enum ibv_access_flags that the MR lacks */
-    FAULT_ADDRESS_SWAPPED, /* in the other byte order the address is in the MR */
-    FAULT_RANGE_END,       /* value: bytes beyond the end */
-    FAULT_RANGE_BEGIN,     /* value: bytes in front of the begin */
-    FAULT_RANGE_OUTSIDE,   /* no byte of the range is in the MR */
-    FAULT_PAGES,           /* the key permits it, and the memory is not there (on demand, or unmapped) */
+    FAULT_KEY_UNKNOWN = 1,   /* no MR or MW has, or lately had, this key */
+    FAULT_KEY_IS_LKEY,       /* of a remote access: an MR's lkey */
+    FAULT_KEY_IS_RKEY,       /* of a local access: an MR's rkey */
+    FAULT_KEY_SWAPPED,       /* in the other byte order it is an MR's */
+    FAULT_KEY_WITHDRAWN,     /* of an MR that was deregistered, or an MW that was deallocated */
+    FAULT_KEY_REPLACED,      /* its slot is another MR's now */
+    FAULT_WINDOW_UNBOUND,    /* the MW is not bound (any more) */
+    FAULT_WINDOW_REBOUND,    /* the MW has been bound again, with another rkey */
+    FAULT_PD,                /* value: the MR's PD, wanted: the QP's */
+    FAULT_ACCESS,            /* wanted: the enum ibv_access_flags that the MR lacks */
+    FAULT_ADDRESS_SWAPPED,   /* in the other byte order the address is in the MR */
+    FAULT_RANGE_END,         /* value: bytes beyond the end */
+    FAULT_RANGE_BEGIN,       /* value: bytes in front of the begin */
+    FAULT_RANGE_OUTSIDE,     /* no byte of the range is in the MR */
+    FAULT_PAGES,             /* the key permits it, and the memory is not there (on demand, or unmapped) */
+    FAULT_ADDRESS_TRUNCATED, /* the low 32 bits of an address in the MR. value: that address */
     /* --- of the request and the QP that receives it */
     FAULT_QP_ACCESS = 32,   /* wanted: the flag that qp_access_flags lacks */
     FAULT_ATOMIC_ALIGNMENT, /* address is no multiple of 8 */

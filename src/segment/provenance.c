@@ -157,6 +157,23 @@ uint32_t item_take(enum object_kind kind, uint32_t number, uint32_t context, uin
     return item;
 }
 
+/* Release: waiting_by is that of this wait; partner: readers of the segment. */
+void item_wait_begins(uint32_t item)
+{
+    struct item_record *record = item != NO_OBJECT ? segment_item(item) : NULL;
+
+    if (!record)
+        return;
+    __atomic_store_n(&record->waiting_by, (uint32_t)sys_gettid(), __ATOMIC_RELAXED);
+    __atomic_store_n(&record->waiting_ns, sys_now(), __ATOMIC_RELEASE);
+}
+
+void item_wait_ends(uint32_t item)
+{
+    if (item != NO_OBJECT)
+        __atomic_store_n(&segment_item(item)->waiting_ns, 0, __ATOMIC_RELAXED);
+}
+
 void item_use(uint32_t item, int users)
 {
     if (item != NO_OBJECT)

@@ -100,5 +100,8 @@ void item_use(uint32_t item, int users);
 /* The context was closed while it still has objects: its item stays, as OBJECT_DESTROYING. */
 void item_orphaned(uint32_t item);
 void item_return(uint32_t item);
+/* Of a channel: this thread sleeps in ibv_get_cq_event(), or no longer. Of several that do one is recorded. */
+void item_wait_begins(uint32_t item);
+void item_wait_ends(uint32_t item);
 
 #endif

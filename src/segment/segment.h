@@ -316,7 +316,7 @@ struct item_record {
             uint64_t address, length; /* device memory: as in the keys of its MRs; bytes */
         };
         struct {
-            /* Channel, watched: ibv_get_cq_event() waits since; 0: it does not. Release. */
+            /* Channel: ibv_get_cq_event() waits since; 0: it does not. Release. */
             uint64_t waiting_ns;
             uint32_t waiting_by; /* thread id */
         };

@@ -143,18 +143,15 @@ static void no_longer_waits(void *channel)
 {
     const struct watched *waited = channel;
 
-    if (waited->item != NO_OBJECT)
-        __atomic_store_n(&segment_item(waited->item)->waiting_ns, 0, __ATOMIC_RELAXED);
+    item_wait_ends(waited->item);
 }
 
 static int get_cq_event(__typeof__(&ibv_get_cq_event) original, struct watched *waited,
                         struct ibv_comp_channel *channel, struct ibv_cq **cq, void **cq_context)
 {
-    struct item_record *record = segment_item(waited->item);
     int result;
 
-    record->waiting_by = (uint32_t)sys_gettid();
-    __atomic_store_n(&record->waiting_ns, sys_now(), __ATOMIC_RELEASE);
+    item_wait_begins(waited->item);
     pthread_cleanup_push(no_longer_waits, waited);
     result = INSIDE(original(channel, cq, cq_context));
     pthread_cleanup_pop(1);

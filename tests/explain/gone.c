@@ -159,6 +159,48 @@ static void post_after_destroy(void)
     REQUIRE(ibv_post_recv(qp, &wr, &bad) == EINVAL);
 }
 
+/* kvcache-ai/Mooncake#1903: one thread destroys the endpoint that another one is sending on. */
+static void send_after_destroy(void)
+{
+    struct ibv_sge sge;
+    struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND}, *bad;
+    struct ibv_qp *qp, *other;
+    pthread_t thread;
+
+    begin();
+    sge = (struct ibv_sge){(uintptr_t)node.buffer, 64, node.mr->lkey};
+    qp = make_qp(&node, cq, NULL, 4);
+    other = make_qp(&node, cq, NULL, 4);
+    connect_qps(&node, qp, other, 14, 7, 7);
+    REQUIRE(pthread_create(&thread, NULL, destroy_in_a_thread, qp) == 0);
+    pthread_join(thread, NULL);
+    REQUIRE(ibv_post_send(qp, &wr, &bad) == EINVAL);
+}
+
+/* spdk/spdk#1110: the thread that gets the disconnect asks for the state of a QP that another one has destroyed. */
+static void query_after_destroy(void)
+{
+    struct ibv_qp_init_attr init;
+    struct ibv_qp_attr attributes;
+    struct ibv_qp *qp;
+
+    begin();
+    qp = make_qp(&node, cq, NULL, 4);
+    REQUIRE(ibv_destroy_qp(qp) == 0);
+    REQUIRE(ibv_query_qp(qp, &attributes, IBV_QP_STATE, &init) == EINVAL);
+}
+
+static void modify_after_destroy(void)
+{
+    struct ibv_qp_attr attributes = {.qp_state = IBV_QPS_ERR};
+    struct ibv_qp *qp;
+
+    begin();
+    qp = make_qp(&node, cq, NULL, 4);
+    REQUIRE(ibv_destroy_qp(qp) == 0);
+    REQUIRE(ibv_modify_qp(qp, &attributes, IBV_QP_STATE) == EINVAL);
+}
+
 /* The mistake: the thread that polls is not joined before. */
 static void poll_after_destroy(void)
 {
@@ -167,6 +209,13 @@ static void poll_after_destroy(void)
     begin();
     REQUIRE(ibv_destroy_cq(cq) == 0);
     REQUIRE(ibv_poll_cq(cq, 1, &wc) < 0);
+}
+
+static void arm_after_destroy(void)
+{
+    begin();
+    REQUIRE(ibv_destroy_cq(cq) == 0);
+    REQUIRE(ibv_req_notify_cq(cq, 0) == EINVAL);
 }
 
 static void register_after_dealloc(void)
@@ -197,6 +246,7 @@ static struct rdma_cm_id *resolved_id(void)
     return id;
 }
 
+/* spdk/spdk#851: two ways end with the same connection. */
 static void qp_of_id_twice(void)
 {
     struct ibv_qp_init_attr attributes = {
@@ -252,7 +302,11 @@ static const struct situation situations[] = {
     {"others-twice", others_twice},
     {"device-twice", device_twice},
     {"post-after-destroy", post_after_destroy},
+    {"send-after-destroy", send_after_destroy},
+    {"query-after-destroy", query_after_destroy},
+    {"modify-after-destroy", modify_after_destroy},
     {"poll-after-destroy", poll_after_destroy},
+    {"arm-after-destroy", arm_after_destroy},
     {"register-after-dealloc", register_after_dealloc},
     {"qp-of-id-twice", qp_of_id_twice},
     {"channel-before-id", channel_before_id},

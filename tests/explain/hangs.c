@@ -169,7 +169,8 @@ static void sleep_on(struct sleeper *sleeper)
     ibv_get_cq_event(sleeper->channel, &cq, &context);
 }
 
-/* The mistake: one completion per event. */
+/* The mistake: one completion per event (linux-rdma/perftest#137: a fixed number of them), or no poll after the request
+ * (apache/brpc#3415). */
 static void lost_wake_up(void)
 {
     struct sleeper sleeper;
@@ -188,6 +189,30 @@ static void notify_once(void)
     sleep_until_two_came(&sleeper);
     take_one(&sleeper);
     sleep_on(&sleeper);
+}
+
+/* ofiwg/libfabric#795: the first event needs a request, too. */
+static void notify_never(void)
+{
+    struct ibv_comp_channel *channel;
+    struct ibv_cq *cq;
+    struct ibv_qp *qp;
+    struct node node;
+    void *context;
+
+    fork_peer(obey);
+    node_open(&node);
+    channel = ibv_create_comp_channel(node.context);
+    REQUIRE(channel);
+    cq = ibv_create_cq(node.context, 64, NULL, channel, 0);
+    REQUIRE(cq);
+    qp = make_qp(&node, cq, NULL, DEPTH);
+    to_init(qp);
+    post_receive(&node, qp, 0x100, 64);
+    connect_by(peer.socket, &node, qp);
+    tell_peer('S');
+    announce();
+    ibv_get_cq_event(channel, &cq, &context);
 }
 
 /* The mistake: no message is sent with IBV_SEND_SOLICITED. */
@@ -341,6 +366,7 @@ static void peer_stopped_of_many(void)
     stop_peer(3000);
 }
 
+/* spdk/spdk#2180: a receive is posted again when the disk has answered. */
 static void srq_ran_dry(void)
 {
     struct ibv_srq_init_attr attributes = {.attr = {.max_wr = 4, .max_sge = 1}};
@@ -458,6 +484,7 @@ static void request_put_aside(void)
 static const struct situation situations[] = {
     {"lost-wake-up", lost_wake_up},
     {"notify-once", notify_once},
+    {"notify-never", notify_never},
     {"only-solicited", only_solicited},
     {"poll-not-ended", poll_not_ended},
     {"poll-held", poll_held},

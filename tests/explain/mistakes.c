@@ -34,7 +34,7 @@ struct mistake {
     int32_t offset;       /* of the remote address */
     int32_t local_offset; /* of the SGE */
     enum key rkey, lkey;
-    bool swap_address, ud, other_pd, far_other_pd;
+    bool swap_address, truncate_address, ud, other_pd, far_other_pd;
     int take_away_far, take_away_near, take_away_qp; /* access flags */
     uint32_t receive;                                /* bytes that the far end posts; 0: none */
     bool receive_read_only;
@@ -46,29 +46,42 @@ struct mistake {
 };
 
 static const struct mistake mistakes[] = {
+    /* animeshtrivedi/rdma-example#3 and #4, zrlio/disni#3, ydb-platform/nbs#5707: the same number on many adapters. */
     {"rkey-is-lkey", IBV_WR_RDMA_WRITE, 64, .rkey = KEY_OTHER},
     {"rkey-swapped", IBV_WR_RDMA_READ, 64, .rkey = KEY_SWAPPED},
     {"rkey-unknown", IBV_WR_RDMA_WRITE, 64, .rkey = KEY_UNKNOWN},
     {"range-too-long", IBV_WR_RDMA_WRITE, 200, .offset = LENGTH - 100},
     {"range-too-early", IBV_WR_RDMA_WRITE, 64, .offset = -16},
     {"address-swapped", IBV_WR_RDMA_WRITE, 64, .swap_address = true},
+    /* w180112/RDMA-example#3: an address of 64 bits went through htonl() and ntohl(). */
+    {"address-truncated", IBV_WR_RDMA_WRITE, 64, .truncate_address = true},
     {"no-remote-write", IBV_WR_RDMA_WRITE, 64, .take_away_far = IBV_ACCESS_REMOTE_WRITE},
     {"no-remote-read", IBV_WR_RDMA_READ, 64, .take_away_far = IBV_ACCESS_REMOTE_READ},
+    /* jcxue/RDMA-Tutorial#13: NAKs, though qp_access_flags permit atomics: the MR does not, most likely. */
+    {"no-remote-atomic", IBV_WR_ATOMIC_FETCH_AND_ADD, 8, .take_away_far = IBV_ACCESS_REMOTE_ATOMIC},
     {"qp-without-remote-write", IBV_WR_RDMA_WRITE, 64, .take_away_qp = IBV_ACCESS_REMOTE_WRITE},
+    /* spdk/spdk#1387: the initiator ends, and the target still moves its data. */
     {"far-deregistered", IBV_WR_RDMA_WRITE, 64, .act = DEREGISTER},
     {"far-other-pd", IBV_WR_RDMA_WRITE, 64, .far_other_pd = true},
     {"window-rebound", IBV_WR_RDMA_WRITE, 64, .act = REBIND},
     {"window-unbound", IBV_WR_RDMA_WRITE, 64, .act = UNBIND},
+    /* spdk/spdk#2261: the responder takes fewer at once than the connection manager was told. */
     {"too-many-reads", IBV_WR_RDMA_READ, 64, .max_rd_atomic = 8, .granted = 1, .count = 4},
     {"no-reads-granted", IBV_WR_RDMA_READ, 64, .max_rd_atomic = 255},
     {"receive-too-small", IBV_WR_SEND, 256, .receive = 100},
+    /* gpudirect/libgdsync#43 */
     {"datagram-without-grh", IBV_WR_SEND, 100, .receive = 100, .ud = true},
     {"receive-not-writable", IBV_WR_SEND, 64, .receive = 64, .receive_read_only = true},
+    /* w180112/RDMA-example#4, linzino7/RDMA-example-application#1: posted after rdma_accept(); spdk/spdk#2429: and no retries
+     * asked for in rnr_retry_count. */
     {"no-receive", IBV_WR_SEND, 64},
+    /* DeepLink-org/DLSlime#71 */
+    {"no-receive-for-immediate", IBV_WR_RDMA_WRITE_WITH_IMM, 64},
     {"lkey-is-rkey", IBV_WR_RDMA_WRITE, 64, .lkey = KEY_OTHER},
     {"lkey-unknown", IBV_WR_SEND, 64, .lkey = KEY_UNKNOWN, .receive = 64},
     {"local-too-long", IBV_WR_SEND, 200, .local_offset = LENGTH - 100, .receive = 200},
     {"near-other-pd", IBV_WR_SEND, 64, .other_pd = true, .receive = 64},
+    /* ofiwg/fabtests#410 */
     {"read-without-local-write", IBV_WR_RDMA_READ, 64, .take_away_near = ALL},
     {"far-destroyed", IBV_WR_RDMA_WRITE, 64, .act = DESTROY},
     {"far-reset", IBV_WR_RDMA_WRITE, 64, .act = RESET},
@@ -282,8 +295,13 @@ static void request(struct end *end, const struct mistake *mistake, const struct
             REQUIRE((wr->wr.ud.ah = ibv_create_ah(end->pd, &to)));
             wr->wr.ud.remote_qpn = peer->qpn;
             wr->wr.ud.remote_qkey = 0x1234;
+        } else if (mistake->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+            wr->wr.atomic.remote_addr = address;
+            wr->wr.atomic.rkey = peer->rkey;
         } else {
-            wr->wr.rdma.remote_addr = mistake->swap_address ? __builtin_bswap64(address) : address;
+            wr->wr.rdma.remote_addr = mistake->swap_address       ? __builtin_bswap64(address)
+                                      : mistake->truncate_address ? (uint32_t)address
+                                                                  : address;
             wr->wr.rdma.rkey = choose_key(mistake->rkey, peer->rkey, peer->lkey);
         }
     }

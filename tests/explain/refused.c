@@ -10,6 +10,7 @@
 #include <rdma/rdma_cma.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "node.h"
@@ -76,7 +77,8 @@ static struct ibv_qp_attr rtr_attributes(void)
     (IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |                          \
      IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER)
 
-/* What the program wants goes with the wrong transition: the timeout is an attribute of RTR to RTS. */
+/* What the program wants goes with the wrong transition: the timeout is an attribute of RTR to RTS (RDMA-Rust/sideway#17:
+ * EINVAL does not say which bits). */
 static void mask_of_rtr(void)
 {
     struct ibv_qp *qp = new_qp();
@@ -128,6 +130,23 @@ static void no_such_gid(void)
     refused_rtr(take_gid_index);
 }
 
+/* linux-rdma/perftest#44: both ends name a GID of another kind. */
+static void take_other_family(struct ibv_qp_attr *attributes)
+{
+    static const uint8_t ipv4[12] = {[10] = 0xff, 0xff};
+    union ibv_gid *dgid = &attributes->ah_attr.grh.dgid;
+
+    if (memcmp(dgid->raw, ipv4, sizeof(ipv4)) == 0)
+        *dgid = (union ibv_gid){.raw = {0x20, 0x01, 0x0d, 0xb8, [15] = 1}};
+    else
+        *dgid = (union ibv_gid){.raw = {[10] = 0xff, 0xff, 192, 0, 2, 7}};
+}
+
+static void gid_of_other_family(void)
+{
+    refused_rtr(take_other_family);
+}
+
 static void take_mtu(struct ibv_qp_attr *attributes)
 {
     attributes->path_mtu = (enum ibv_mtu)1024;
@@ -146,6 +165,20 @@ static void take_reads(struct ibv_qp_attr *attributes)
 static void too_many_reads(void)
 {
     refused_rtr(take_reads);
+}
+
+/* linux-rdma/perftest#114: what the peer's adapter can do is asked of one that can do less. */
+static void reads_of_the_peer(void)
+{
+    struct ibv_qp *qp = new_qp();
+    struct ibv_qp_attr attributes = {
+        .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 200};
+
+    to_init(qp);
+    to_rtr(&node, qp, 1, &node.gid);
+    REQUIRE(ibv_modify_qp(qp, &attributes,
+                          IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+                              IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC) == EINVAL);
 }
 
 static void access_of_qp(void)
@@ -292,6 +325,19 @@ static void full_for_a_while(void)
     while (ibv_poll_cq(cq, 1, &wc) == 0) {
     }
     REQUIRE(try_send(qp, wr) == 0);
+    status = 3;
+}
+
+/* gpudirect/libgdsync#92, ydb-platform/nbs#2690: receives are posted again faster than their completions are polled. */
+static void receive_queue_full(void)
+{
+    struct ibv_recv_wr wr = {.wr_id = 1}, *bad;
+    struct ibv_qp *qp = new_qp();
+
+    to_init(qp);
+    for (unsigned i = 0; i < SLOTS; i++)
+        REQUIRE(ibv_post_recv(qp, &wr, &bad) == 0);
+    REQUIRE(ibv_post_recv(qp, &wr, &bad) == ENOMEM);
     status = 3;
 }
 
@@ -484,6 +530,25 @@ static struct rdma_cm_id *new_id(enum rdma_port_space ps)
     return id;
 }
 
+static void expect(struct rdma_event_channel *channel, enum rdma_cm_event_type type)
+{
+    struct rdma_cm_event *event;
+
+    REQUIRE(rdma_get_cm_event(channel, &event) == 0 && event->event == type);
+    REQUIRE(rdma_ack_cm_event(event) == 0);
+}
+
+static struct rdma_cm_id *resolved_id(void)
+{
+    struct sockaddr_in address = {
+        .sin_family = AF_INET, .sin_port = htons(4711), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct rdma_cm_id *id = new_id(RDMA_PS_TCP);
+
+    REQUIRE(rdma_resolve_addr(id, NULL, (struct sockaddr *)&address, 2000) == 0);
+    expect(id->channel, RDMA_CM_EVENT_ADDR_RESOLVED);
+    return id;
+}
+
 static void connect_before_route(void)
 {
     struct rdma_conn_param param = {.responder_resources = 1};
@@ -513,13 +578,76 @@ static void route_before_address(void)
     REQUIRE(rdma_resolve_route(new_id(RDMA_PS_TCP), 1000) == -1 && errno == EINVAL);
 }
 
+/* ovis-hpc/ldms#2259: a message that grew, where 56 bytes are all that a request for a connection can carry. */
+static void private_data_too_long(void)
+{
+    static const char data[100];
+    struct rdma_conn_param param = {
+        .private_data = data, .private_data_len = sizeof(data), .responder_resources = 1};
+    struct rdma_cm_id *id = resolved_id();
+
+    REQUIRE(rdma_resolve_route(id, 2000) == 0);
+    expect(id->channel, RDMA_CM_EVENT_ROUTE_RESOLVED);
+    REQUIRE(rdma_connect(id, &param) == -1 && errno == EINVAL);
+}
+
+/* apache/brpc#1402: the PD is that of the device that was opened by name, the id chose another one. */
+static void pd_of_other_device(void)
+{
+    struct ibv_qp_init_attr attributes = {.qp_type = IBV_QPT_RC, .cap = {1, 1, 1, 1, 0}};
+    struct rdma_cm_id *id = resolved_id();
+
+    begin();
+    REQUIRE(rdma_create_qp(id, node.pd, &attributes) == -1 && errno == EINVAL);
+}
+
+static struct sockaddr_in listening_address(void)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct rdma_cm_id *id = new_id(RDMA_PS_TCP);
+
+    REQUIRE(rdma_bind_addr(id, (struct sockaddr *)&address) == 0 && rdma_listen(id, 1) == 0);
+    address.sin_port = rdma_get_src_port(id);
+    return address;
+}
+
+/* animeshtrivedi/blog#2: the port space is that of TCP, and the server of before still runs. */
+static void port_taken(void)
+{
+    struct sockaddr_in address = listening_address();
+
+    REQUIRE(rdma_bind_addr(new_id(RDMA_PS_TCP), (struct sockaddr *)&address) == -1 && errno == EADDRINUSE);
+}
+
+/* A service of the system's ports, started by an ordinary user. */
+static void port_of_the_system(void)
+{
+    struct sockaddr_in address = {
+        .sin_family = AF_INET, .sin_port = htons(7), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+
+    if (geteuid() == 0)
+        REQUIRE(setgid(61001) == 0 && setuid(61001) == 0 && prctl(PR_SET_DUMPABLE, 1) == 0);
+    REQUIRE(rdma_bind_addr(new_id(RDMA_PS_TCP), (struct sockaddr *)&address) == -1 && errno == EACCES);
+}
+
+/* openucx/ucx#3139: the address of another machine, or of an interface that no adapter has. */
+static void address_of_nobody(void)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(0xc0000207)};
+
+    REQUIRE(rdma_bind_addr(new_id(RDMA_PS_TCP), (struct sockaddr *)&address) == -1 && errno == ENODEV);
+    status = 3;
+}
+
 static const struct situation situations[] = {
     {"mask-of-rtr", mask_of_rtr},
     {"skipped-init", skipped_init},
     {"lid-alone", lid_alone},
     {"no-such-gid", no_such_gid},
+    {"gid-of-other-family", gid_of_other_family},
     {"mtu-in-bytes", mtu_in_bytes},
     {"too-many-reads", too_many_reads},
+    {"reads-of-the-peer", reads_of_the_peer},
     {"access-of-qp", access_of_qp},
     {"port-zero", port_zero},
     {"same-mask-each-time", same_mask_each_time},
@@ -532,6 +660,7 @@ static const struct situation situations[] = {
     {"no-address-handle", no_address_handle},
     {"full-of-unsignaled", full_of_unsignaled},
     {"full-for-a-while", full_for_a_while},
+    {"receive-queue-full", receive_queue_full},
     {"receive-by-srq", receive_by_srq},
     {"srq-with-many-sges", srq_with_many_sges},
     {"remote-without-local", remote_without_local},
@@ -555,6 +684,11 @@ static const struct situation situations[] = {
     {"qp-before-address", qp_before_address},
     {"accept-on-listener", accept_on_listener},
     {"route-before-address", route_before_address},
+    {"private-data-too-long", private_data_too_long},
+    {"pd-of-other-device", pd_of_other_device},
+    {"port-taken", port_taken},
+    {"port-of-the-system", port_of_the_system},
+    {"address-of-nobody", address_of_nobody},
 };
 
 int main(int argc, char **argv)

@@ -217,7 +217,7 @@ static void wrong_order(void)
     ibv_close_device(node.context);
 }
 
-/* --- a CQ was destroyed before its QP (fio, Valkey) ----------------------------------------------------- */
+/* --- a CQ was destroyed before its QP (fio, Valkey, jonhoo/rust-ibverbs#14) ------------------------------ */
 
 static void cq_before_qp(void)
 {
@@ -362,7 +362,7 @@ static void flow_in_use(void)
     node_close(&node);
 }
 
-/* --- a completion was lost to an overrun CQ ------------------------------------------------------------- */
+/* --- a completion was lost to an overrun CQ (ofiwg/libfabric#4913, ROCm/TransferBench#239) -------------- */
 
 static void overrun(void)
 {
@@ -730,7 +730,7 @@ static void sqd(void)
     node_close(&node);
 }
 
-/* --- leaks ---------------------------------------------------------------------------------------------- */
+/* --- leaks (uccl-project/uccl#690) ---------------------------------------------------------------------- */
 
 static __attribute__((noinline)) struct ibv_qp *make_a_qp_and_forget_it(const struct node *node,
                                                                         struct ibv_cq *cq)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* As situations.c, with connections of librdmacm: events that were read and not acknowledged.
+/* As situations.c, with connections of librdmacm.
  *
  * usage: situations_cm NAME [ADDRESS]        (without one: lists them)
  */
@@ -152,6 +152,44 @@ static void kept_event(void)
     rdma_destroy_event_channel(channel);
 }
 
+/* --- a receive is posted after rdma_accept() (w180112/RDMA-example#4, spdk/spdk#2429) ------------------- */
+
+static void send_first(struct rdma_cm_id *id)
+{
+    struct ibv_send_wr wr = {.wr_id = 4711, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED}, *bad;
+
+    REQUIRE(ibv_post_send(id->qp, &wr, &bad) == 0);
+    REQUIRE(wait_for_completion(id->send_cq).status == IBV_WC_RNR_RETRY_EXC_ERR);
+}
+
+static void receive_after_accept(void)
+{
+    struct rdma_event_channel *channel = rdma_create_event_channel();
+    struct rdma_conn_param param = {.responder_resources = 1, .initiator_depth = 1}; /* rnr_retry_count: 0 */
+    struct rdma_cm_id *listener, *client, *server;
+    struct rdma_cm_event *event;
+    struct ibv_recv_wr wr = {.wr_id = 77}, *bad;
+
+    REQUIRE(channel);
+    listener = listen_somewhere(channel);
+    client = begin_connection(channel, rdma_get_src_port(listener));
+    event = next_event(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
+    server = event->id;
+    create_qp(server);
+    REQUIRE(rdma_accept(server, &param) == 0);
+    REQUIRE(rdma_ack_cm_event(event) == 0);
+    for (int i = 0; i < 2; i++) /* of either */
+        expect_event(channel, RDMA_CM_EVENT_ESTABLISHED);
+    send_first(client);
+    REQUIRE(ibv_post_recv(server->qp, &wr, &bad) == 0); /* the mistake: too late */
+    say("hangs");
+    wait_for_word();
+    rdma_destroy_qp(client);
+    rdma_destroy_qp(server);
+    REQUIRE(rdma_destroy_id(client) == 0 && rdma_destroy_id(server) == 0 && rdma_destroy_id(listener) == 0);
+    rdma_destroy_event_channel(channel);
+}
+
 /* --- an id is forgotten --------------------------------------------------------------------------------- */
 
 static void forgotten_id(void)
@@ -165,6 +203,7 @@ static void forgotten_id(void)
 static const struct situation situations[] = {
     {"error-event", error_event},
     {"kept-event", kept_event},
+    {"receive-after-accept", receive_after_accept},
     {"forgotten-id", forgotten_id},
 };
 

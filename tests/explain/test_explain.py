@@ -216,6 +216,18 @@ def test_event_of_a_connection_that_its_destroyer_keeps():  # spdk/spdk#3347
         situation.end()
 
 
+def test_receive_that_is_posted_after_the_accept():  # w180112/RDMA-example#4, spdk/spdk#2429
+    cause = (r"^QP 0x[0-9a-f]{6} went to ERR( \S+ m?s ago)?: wr_id 4711 \(0x1267\), SEND of 0 bytes: QP 0x[0-9a-f]{6} had no receive posted "
+             r"\(RNR NAK\), and rnr_retry is 0 \(rnr_retry_count of the peer's rdma_conn_param\)$")
+    with Situation("receive-after-accept", program=SITUATIONS_CM) as situation:
+        matches(cause, situation.next_explanation()["cause"])
+        situation.until_it_hangs()
+        done = subprocess.run([SOFTHCA, "why", "--json", str(situation.pid)], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                              timeout=PATIENCE)
+        matches(cause, json.loads(done.stdout.splitlines()[0])["cause"])
+        situation.end()
+
+
 # --- what is lost
 
 
@@ -358,6 +370,24 @@ def test_each_promise_of_the_guide_has_its_tests():
             for name in re.findall(r"\w+", tests):
                 assert name in known, f"{promise}: {topic}.c has no test {name}"
         assert not re.sub(r"`\w+`: (`\w+`(, )?)+(; )?", "", cell), cell
+
+
+def test_each_thread_of_the_guide_has_its_situation():
+    root = os.path.dirname(os.path.abspath(__file__))
+    programs = ""
+    for name in os.listdir(root):
+        if name.endswith(".c"):
+            with open(os.path.join(root, name), encoding="utf-8") as file:
+                programs += file.read()
+    with open(os.path.join(root, "..", "..", "docs", "teardown.md"), encoding="utf-8") as file:
+        table = file.read().split("\n## The threads\n")[1].split("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("|")][2:]
+    assert len(rows) > 20, rows
+    for threads, _, situations, _ in rows:
+        for thread in re.findall(r"[\w.-]+/[\w.-]+#\d+", threads):
+            assert thread in programs, f"no situation cites {thread}"
+        for situation in re.findall(r"`([a-z0-9-]+)`", situations):
+            assert f'"{situation}"' in programs, f"no program has {situation}"
 
 
 def test_silent_unless_asked():

@@ -34,6 +34,11 @@ CAUSES = {
         ("ibv_destroy_comp_channel", "channel"), ("ibv_dealloc_pd", "PD"))],
     "device-twice": [r"^ibv_close_device\(context \d+\)" + AGAIN],
     "post-after-destroy": [r"^ibv_post_recv\(QP 0x[0-9a-f]{6}\)" + AFTER],
+    "send-after-destroy": [r"^ibv_post_send\(QP 0x[0-9a-f]{6}\) fails with EINVAL: it was destroyed [\d.]+ m?s ago by thread \d+, "
+                           r"which has ended$"],
+    "query-after-destroy": [r"^ibv_query_qp\(QP 0x[0-9a-f]{6}\)" + AFTER],
+    "modify-after-destroy": [r"^ibv_modify_qp\(QP 0x[0-9a-f]{6}\)" + AFTER],
+    "arm-after-destroy": [r"^ibv_req_notify_cq\(CQ 0\)" + AFTER],
     "poll-after-destroy": [r"^ibv_poll_cq\(CQ 0\)" + AFTER],
     "register-after-dealloc": [r"^ibv_reg_mr\(PD 0\)" + AFTER],
     "qp-of-id-twice": [r"^ibv_destroy_qp\(QP 0x[0-9a-f]{6}\)" + AGAIN],

@@ -84,6 +84,8 @@ CAUSES = {
                      r"raises events for later ones only \(lost wake-up\)$", None),
     "notify-once": (r"^CQ 0 has 1 unpolled completion and no event to come: ibv_req_notify_cq\(\) was not called again after "
                     r"the last event$", None),
+    "notify-never": (r"^CQ 0 has 1 unpolled completion and no event to come: thread \d+ \(hangs\) sleeps in ibv_get_cq_event\(\), and "
+                     r"ibv_req_notify_cq\(\) was never called$", None),
     "only-solicited": (r"^CQ 0 has 1 unpolled completion and no event to come: the last ibv_req_notify_cq\(\) had "
                        r"solicited_only set: ", None),
     "poll-not-ended": (r"^CQ 0 is locked: thread \d+ \(hangs\) called ibv_start_poll\(\) and has not called ibv_end_poll\(\); it "

@@ -38,10 +38,11 @@ MR = r"the MR with lkey 0x[0-9a-f]{8} \(4096 bytes at 0x[0-9a-f]+\)"
 NEAR = r"wr_id 4711 \(0x1267\), "
 WRITE = r"RDMA WRITE of (64|200) bytes to 0x[0-9a-f]+ with rkey 0x[0-9a-f]{8}"
 READ = r"RDMA READ of 64 bytes from 0x[0-9a-f]+ with rkey 0x[0-9a-f]{8}"
+ATOMIC = r"fetch and add of 8 bytes to 0x[0-9a-f]+ with rkey 0x[0-9a-f]{8}"
 SGE = r", \d+ bytes at 0x[0-9a-f]+ with lkey 0x[0-9a-f]{8}: "
 REFUSED = f"{QP} at 127.0.0.1 refused it "
 WHICH = r"; the process of the peer says which, if it runs SoftHCA$"
-FLAG = {WRITE: "IBV_ACCESS_REMOTE_WRITE", READ: "IBV_ACCESS_REMOTE_READ"}
+FLAG = {WRITE: "IBV_ACCESS_REMOTE_WRITE", READ: "IBV_ACCESS_REMOTE_READ", ATOMIC: "IBV_ACCESS_REMOTE_ATOMIC"}
 MTU = r"or path_mtu of the two ends differs \(\d+ bytes here\)" + WHICH
 INVALID = REFUSED + r"\(invalid request\): "
 SILENT = (fr"{QP} at 127.0.0.1 gave no answer in 3 tries of at least 4\.2 ms \(timeout 10, retry_cnt 2\): dest_qp_num or GID is "
@@ -74,9 +75,11 @@ EXPECTED = {
     "range-too-long": access(r"the range ends 100 bytes past the end of " + MR),
     "range-too-early": access(r"the range begins 16 bytes before the start of " + MR),
     "address-swapped": access(r"the address is byte-swapped: 0x0000[0-9a-f]{12} is in " + MR),
+    "address-truncated": access(r"the address has lost its upper 32 bits: 0x[0-9a-f]{9,12} is in " + MR),
     "no-remote-write": access(MR + r" lacks IBV_ACCESS_REMOTE_WRITE, it was registered with IBV_ACCESS_LOCAL_WRITE \| "
                                    r"IBV_ACCESS_REMOTE_READ \| IBV_ACCESS_REMOTE_ATOMIC$"),
     "no-remote-read": access(MR + r" lacks IBV_ACCESS_REMOTE_READ", READ),
+    "no-remote-atomic": access(MR + r" lacks IBV_ACCESS_REMOTE_ATOMIC", ATOMIC),
     "qp-without-remote-write": Mistake(fr"qp_access_flags of {QP} lack IBV_ACCESS_REMOTE_WRITE$",
                                        fr"qp_access_flags of {QP} lack IBV_ACCESS_REMOTE_WRITE$",
                                        f"{INVALID}qp_access_flags of that QP lack IBV_ACCESS_REMOTE_WRITE, {MTU}", WRITE + ": "),
@@ -103,6 +106,8 @@ EXPECTED = {
                                     fr"SEND of 64 bytes: {REFUSED}\(remote operational error\): the buffer of the receive posted "
                                     f"there is not usable: .*IBV_ACCESS_LOCAL_WRITE.*{WHICH}"),
     "no-receive": Mistake(fr"SEND of 64 bytes: {QP}.* had no receive posted \(RNR NAK\), and rnr_retry is 0$"),
+    "no-receive-for-immediate": Mistake(fr"RDMA WRITE with immediate of 64 bytes to .*: {QP}.* had no receive posted \(RNR NAK\), and "
+                                        r"rnr_retry is 0 \(a WRITE with immediate takes a receive, as a SEND does\)$"),
     "lkey-is-rkey": Mistake(fr"RDMA WRITE{SGE}that is the rkey of the MR of 4096 bytes at 0x[0-9a-f]+, its lkey is "
                             r"0x[0-9a-f]{8}$"),
     "lkey-unknown": Mistake(fr"SEND{SGE}no MR has this lkey$"),

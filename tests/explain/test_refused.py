@@ -27,6 +27,8 @@ CREATE = r"ibv_create_qp\(\) fails with EINVAL: "
 TRIALS = {
     "full-for-a-while": rf"ibv_post_send\({QP}\) fails with ENOMEM: the send queue is full: (of 8 slots \d hold|all 8 slots hold) "
                         r"outstanding work requests",
+    "receive-queue-full": rf"ibv_post_recv\({QP}\) fails with ENOMEM: the receive queue is full: all 8 slots hold outstanding work requests$",
+    "address-of-nobody": r"rdma_bind_addr\(\) fails with ENODEV: 192\.0\.2\.7 is the address of no RDMA device of this host ",
     "inline-trial": CREATE + r"cap\.max_inline_data is 100000, but may be at most \d+$",
     "trial": r"ibv_create_cq_ex\(\) fails with EOPNOTSUPP: wc_flags has 0x10000000000, but may only have 0x[0-9a-f]+$",
 }
@@ -36,6 +38,8 @@ CAUSES = {
     "skipped-init": MODIFY + r"RESET to RTR is not a transition of a QP \(valid: RESET, INIT, RTR, RTS in this order; ",
     "lid-alone": MODIFY + r"ah_attr\.is_global is 0: RoCE needs a GRH",
     "no-such-gid": MODIFY + r"ah_attr\.grh\.sgid_index is 77, where the port has no GID; it has 0",
+    "gid-of-other-family": MODIFY + r"grh\.dgid and the GID at sgid_index 0 are an IPv4 and an IPv6 address: choose the sgid_index ",
+    "reads-of-the-peer": MODIFY + r"max_rd_atomic is 200, but may be at most \d+$",
     "mtu-in-bytes": MODIFY + r"path_mtu is 1024, which is no enum ibv_mtu \(IBV_MTU_256 is 1, IBV_MTU_4096 is 5\)$",
     "too-many-reads": MODIFY + r"max_dest_rd_atomic is 200, but may be at most \d+$",
     "access-of-qp": MODIFY + r"qp_access_flags has 0x1000, but may only have IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE, ",
@@ -74,6 +78,11 @@ CAUSES = {
     "qp-before-address": r"rdma_create_qp\(\) fails with EINVAL: the id has no device yet: rdma_resolve_addr\(\) and its event, ",
     "accept-on-listener": r"rdma_accept\(\) fails with EINVAL: the id did not come with RDMA_CM_EVENT_CONNECT_REQUEST: event->id is accepted$",
     "route-before-address": r'rdma_resolve_route\(\) fails with EINVAL: the id is in state "idle", but has to be "address resolved"$',
+    "private-data-too-long": r"rdma_connect\(\) fails with EINVAL: private_data_len is 100, but may be at most 56$",
+    "pd-of-other-device": r"rdma_create_qp\(\) fails with EINVAL: pd belongs to another struct ibv_context than id->verbs$",
+    "port-taken": r"rdma_bind_addr\(\) fails with EADDRINUSE: port \d+ is taken: another rdma_cm_id of this host is bound to it ",
+    "port-of-the-system": r"rdma_bind_addr\(\) fails with EACCES: port 7 is below 1024 \(net\.ipv4\.ip_unprivileged_port_start\), which "
+                          "needs CAP_NET_BIND_SERVICE$",
     **TRIALS,
 }
 
@@ -81,7 +90,8 @@ CAUSES = {
 class Run(started.Waiting):
     def __init__(self, name, form, what="wrong"):
         wanted = {"SOFTHCA_EXPLAIN": form, "SOFTHCA_EXPLAIN_WHAT": what} if form else {}
-        super().__init__([REFUSED, name], started.environment(LIBRARY, **wanted))
+        command = started.own_network() if name == "port-of-the-system" else []  # its lower ports are the system's
+        super().__init__([*command, REFUSED, name], started.environment(LIBRARY, **wanted))
         self.status = 3 if name in TRIALS else 0
 
     def end(self):

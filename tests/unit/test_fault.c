@@ -88,6 +88,19 @@ static void ranges(void **state)
     assert_int_equal(write_to(rkey, IOVA, 8), FAULT_PAGES); /* the key permits it */
 }
 
+static void addresses_that_lost_their_upper_half(void **state)
+{
+    const uint64_t begin = 0x7ffffff00; /* a multiple of 4 GiB lies within */
+
+    keys_publish_region(&table, SLOT, KEY_REGION, PD, ALL, begin, LENGTH, ADDRESS, 0x1234abcd);
+    assert_int_equal(write_to(region()->rkey, 0xffffff00 + 16, 8), FAULT_ADDRESS_TRUNCATED);
+    assert_int_equal(fault.value, begin + 16);
+    assert_int_equal(write_to(region()->rkey, 32, 8), FAULT_ADDRESS_TRUNCATED);
+    assert_int_equal(fault.value, 0x800000000 + 32);
+    assert_int_equal(write_to(region()->rkey, LENGTH, 8), FAULT_RANGE_OUTSIDE);
+    assert_int_equal(write_to(region()->rkey, begin + (1ull << 32), 8), FAULT_RANGE_OUTSIDE);
+}
+
 static void windows(void **state)
 {
     uint32_t first, rkey, again;
@@ -123,6 +136,7 @@ static void what_a_completion_says_in_a_number(void **state)
     /* They are documented, and keep their meaning. */
     assert_int_equal(FAULT_KEY_IS_LKEY, 2);
     assert_int_equal(FAULT_PAGES, 15);
+    assert_int_equal(FAULT_ADDRESS_TRUNCATED, 16);
     assert_int_equal(FAULT_INVALIDATE, 41);
     assert_int_equal(FAULT_REFERENCE, 72);
     assert_int_equal(FAULT_OVERRUN, 97);
@@ -136,6 +150,7 @@ int main(void)
         cmocka_unit_test_setup(a_key_that_was_withdrawn, setup),
         cmocka_unit_test_setup(rights_and_domains, setup),
         cmocka_unit_test_setup(ranges, setup),
+        cmocka_unit_test_setup(addresses_that_lost_their_upper_half, setup),
         cmocka_unit_test_setup(windows, setup),
         cmocka_unit_test_setup(what_a_completion_says_in_a_number, setup),
     };

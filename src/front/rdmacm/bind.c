@@ -32,11 +32,20 @@ static int number_in(const char *path, int otherwise)
     return atoi(text);
 }
 
-static bool may_use(uint16_t port)
+static int check_privilege(uint16_t port)
 {
-    return port >= FIRST_UNPRIVILEGED ||
-           port >= number_in("/proc/sys/net/ipv4/ip_unprivileged_port_start", FIRST_UNPRIVILEGED) ||
-           sys_has_capability(CAP_NET_BIND_SERVICE);
+    int first = FIRST_UNPRIVILEGED;
+
+    if (port < first)
+        first = number_in("/proc/sys/net/ipv4/ip_unprivileged_port_start", first);
+    if (port >= first || sys_has_capability(CAP_NET_BIND_SERVICE))
+        return 0;
+    return refuse(-EACCES, REFUSAL_PRIVILEGED, "", port, (uint64_t)first, 0);
+}
+
+static int refuse_if_taken(int error, const struct sockaddr *address)
+{
+    return error == -EADDRINUSE ? refuse(error, REFUSAL_PORT_TAKEN, "", address_port(address), 0, 0) : error;
 }
 
 /* The address families that a wildcard stands for. */
@@ -104,6 +113,8 @@ int bind_to_device(struct id *id, const struct sockaddr *address)
     uint8_t sgid_index;
     int error = adapter_find(&gid, address_scope(address), &adapter, &sgid_index);
 
+    if (error == -ENODEV)
+        return refuse(error, REFUSAL_NO_ADAPTER, "", 0, gid.global.subnet_prefix, gid.global.interface_id);
     if (!error)
         error = id_set_device(id, adapter, sgid_index);
     return error ? error : adapter_gid(adapter, sgid_index, &id->public.route.addr.addr.ibaddr.sgid);
@@ -124,15 +135,15 @@ int bind_address(struct id *id, const struct sockaddr *wanted)
         error = complete_gid_address(id, (struct sockaddr_ib *)(void *)address);
     if (error)
         return error;
-    if (address_port(address) && !may_use(address_port(address)))
-        return -EACCES;
-    if (!address_is_any(address) && !address_is_loopback(address))
+    if (address_port(address))
+        error = check_privilege(address_port(address));
+    if (!error && !address_is_any(address) && !address_is_loopback(address))
         error = bind_to_device(id, address);
     if (!error)
         error = address_port(address) ? reserve(id, address) : reserve_ephemeral(id, address);
     if (error) {
         id_clear_device(id);
-        return error;
+        return refuse_if_taken(error, address);
     }
     memcpy(id_source(id), &storage, (size_t)length);
     id->public.route.addr.addr.ibaddr.pkey = htobe16(DEFAULT_PKEY);
@@ -164,7 +175,7 @@ RDMACM_EXPORT int rdma_listen(struct rdma_cm_id *public, int backlog)
     if (!error && id_state(id) != ID_BOUND && id_state(id) != ID_LISTENING)
         error = id_refuse_state(id, STATE_BIT(ID_IDLE) | STATE_BIT(ID_BOUND));
     if (!error)
-        error = calls->service_listen(id->service, id, (unsigned)backlog);
+        error = refuse_if_taken(calls->service_listen(id->service, id, (unsigned)backlog), id_source(id));
     if (!error)
         id_enter(id, ID_LISTENING);
     return conclude(error);

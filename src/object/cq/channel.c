@@ -7,6 +7,7 @@
  * collected from `rung`, or made by make_owed(). It is negative while a collected event's claim was not seen
  * yet. */
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 
 #include "object/cq/cq.h"
@@ -78,6 +79,7 @@ int channel_destroy(struct channel *channel)
     }
     event_queue_close(&channel->queue);
     item_return(channel->item);
+    channel->item = NO_OBJECT;
     number_return(&pool_channels, channel->number);
     atomic_fetch_sub_explicit(&channel->context->objects, 1, memory_order_release);
     channel->context = &destroyed_context;
@@ -258,11 +260,30 @@ void channel_allocate_bit(struct channel *channel, struct cq *cq)
 
 /* --- reading -------------------------------------------------------------------------------------------- */
 
+static void no_longer_waits(void *channel)
+{
+    item_wait_ends(((const struct channel *)channel)->item);
+}
+
+/* The published record shows meanwhile that a thread sleeps here. */
+static int wait_for_token(struct channel *channel, uint64_t *ret_tokens)
+{
+    int error;
+
+    if (context_is_inherited(channel->context))
+        return event_token_wait(&channel->queue, ret_tokens); /* refuses; the record is the parent's */
+    item_wait_begins(channel->item);
+    pthread_cleanup_push(no_longer_waits, channel); /* waiting is a cancellation point */
+    error = event_token_wait(&channel->queue, ret_tokens);
+    pthread_cleanup_pop(1);
+    return error;
+}
+
 int channel_get_event(struct channel *channel, struct cq **ret_cq)
 {
     for (;;) {
         uint64_t tokens;
-        int error = event_token_wait(&channel->queue, &tokens);
+        int error = wait_for_token(channel, &tokens);
         struct list *first;
 
         if (error)
