@@ -3,7 +3,8 @@
  * of interfaces. Besides, it makes progress in place of an application that does not poll:
  *
  *   watching  an application thread polls and takes the packets; the helper thread checks every TICK_MS that it does
- *   working   no application thread polls and packets arrive: the helper thread polls, until LINGER_NS after the last
+ *   working   no application thread polls and packets arrive: the helper thread polls, and for a while after the last
+ *             (engine/core/busy_poll.h)
  *   asleep    no application thread polls and no packets arrive: writers ring the doorbell; no CPU time is used
  *
  * Some applications poll and yet leave packets in the rings: they spin on memory that an RDMA WRITE is to change, and
@@ -20,9 +21,11 @@
 
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/processors.h"
 #include "base/rundown.h"
 #include "base/sys.h"
 #include "base/thread.h"
+#include "engine/core/busy_poll.h"
 #include "engine/core/core.h"
 #include "engine/core/engine.h"
 #include "engine/core/explainer.h"
@@ -37,8 +40,6 @@
 /* A thread that polled within this time and is still inside of the library counts as polling: on a slow
  * processor one poll with many packets may take longer than TICK_MS. */
 #define LONG_POLL_NS (20 * NS_PER_MS)
-/* How long the helper thread polls after the last packet before it sleeps. */
-#define LINGER_NS (20 * NS_PER_US)
 /* An application that spins on its CQ polls sooner than this. */
 #define PATIENCE_NS (10 * NS_PER_US)
 /* An application that polls, and works on its memory between two polls, takes packets within this much of its processor
@@ -163,15 +164,27 @@ static bool polls_are_steady(struct steadiness *steadiness, ns_t now)
     return now - steadiness->since > STEADY_NS;
 }
 
-/* Polls until no packet has arrived for LINGER_NS, or an application thread polls that is trusted, or is to be trusted
- * again. */
+static struct busy_poll busy_poll;
+
+/* Takes packets. Returns whether there were any, or QPs are ready. */
+static bool take_packets(void)
+{
+    if (progress_run())
+        busy_poll_found(&busy_poll, sys_now());
+    else if (!route_has_ready())
+        return false;
+    return true;
+}
+
+/* Polls as long as it may pay (busy_poll_goes_on()), or until an application thread polls that is trusted, or is to be
+ * trusted again. */
 static void work(void)
 {
     ns_t now = sys_now(), idle_since = now;
     struct steadiness steadiness = {application_polls(), now, now};
     uint32_t polls = steadiness.polls;
     while (!trusted(now) || application_polls() == polls) {
-        bool busy = progress_run() || route_has_ready();
+        bool busy = take_packets();
 
         direct_run();
         now = sys_now();
@@ -183,8 +196,10 @@ static void work(void)
             idle_since = now;
             continue;
         }
-        if (now - idle_since > LINGER_NS)
+        if (!busy_poll_goes_on(&busy_poll, idle_since, now, processor_is_free)) {
+            busy_poll_ends(&busy_poll);
             return;
+        }
         cpu_relax();
     }
 }
@@ -424,7 +439,7 @@ static void *helper_main(void *argument)
         /* Packets that a doorbell announced are taken at once, also where an application thread polls: the thread
          * may just have stopped. */
         if (rung)
-            progress_run();
+            (void)take_packets();
         direct_run();
         now = sys_now();
         if (later)
