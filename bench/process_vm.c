@@ -110,8 +110,8 @@ static void measure(struct side *s, char *text, size_t room)
         double parts = s->reads ? 1 : 2;
         struct typical typical;
 
-        typical_us(exchange, s, warm_seconds, &turn);
-        typical = typical_us(exchange, s, seconds, &turn);
+        typical_us(exchange, s, warm_seconds, 0, &turn);
+        typical = typical_us(exchange, s, seconds, 0, &turn);
         good = atomic_load(word(&s->memory, IN)) == (s->reads ? pattern(0, 0) : turn);
         snprintf(text, room, "latency_us %.4f mean_us %.4f", typical.us / parts, typical.mean_us / parts);
     } else {

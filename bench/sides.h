@@ -89,10 +89,10 @@ struct typical {
     double us, mean_us;
 };
 
-/* Without the time of looking at the clock. Turns are numbered from *turn on, which says the last one
- * afterwards. */
+/* Without the time of looking at the clock, and with that pause before each exchange. Turns are numbered from
+ * *turn on, which says the last one afterwards. */
 static inline struct typical typical_us(void (*exchange)(void *arg, uint64_t turn), void *arg, double seconds,
-                                        uint64_t *turn)
+                                        uint64_t pause_ns, uint64_t *turn)
 {
     static uint64_t took[SAMPLES_MAX], clock[CLOCKS];
     uint64_t until = now_ns() + (uint64_t)(seconds * 1e9), ended = 0, sum = 0;
@@ -102,6 +102,8 @@ static inline struct typical typical_us(void (*exchange)(void *arg, uint64_t tur
     while (count < SAMPLES_MIN || (count < SAMPLES_MAX && ended < until)) {
         uint64_t began = now_ns();
 
+        for (uint64_t pause_end = began + pause_ns; began < pause_end;)
+            began = now_ns();
         exchange(arg, ++*turn);
         ended = now_ns();
         took[count++] = ended - began;

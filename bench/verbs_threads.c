@@ -30,7 +30,9 @@ static struct {
     enum op op;
     size_t size;
     bool latency;
-    bool polls; /* the target, all the time */
+    bool polls;        /* the target, all the time */
+    bool sleeps;       /* the target, in a system call */
+    uint64_t pause_ns; /* before each exchange of a latency */
     unsigned sitters;
     unsigned depth;      /* messages under way at once */
     unsigned buffers;    /* twice as many where receives need them */
@@ -351,10 +353,25 @@ static void look_at_bytes(const struct side *side, unsigned buffers)
             differs("note");
 }
 
+/* At its end the target says this. */
+struct report {
+    uint64_t value;    /* of the word that the initiator reads; of atomics: how many there were */
+    double busy_share; /* processor time of all its threads to the time of the run */
+};
+
+static uint64_t processor_time(void)
+{
+    struct timespec time;
+
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+
 static _Noreturn void be_target(int fd)
 {
     struct side side = {0};
-    uint64_t value;
+    struct report report;
+    uint64_t began, began_busy;
     char end;
 
     pin(opt.cpu[1]);
@@ -364,15 +381,20 @@ static _Noreturn void be_target(int fd)
     atomic_store(word(&side.memory, OUT), opt.op == OP_READ ? pattern(0, 0) : 0);
     if (opt.refused)
         filter_install(opt.refused);
+    began = now_ns();
+    began_busy = processor_time();
     tell(fd, "r", 1);
+    if (opt.sleeps)
+        hear(fd, &end, 1);
     for (uint64_t turn = 1; wait_for(&side, ping_pong() ? turn : OVER, opt.polls); turn++)
         send_word(&side, opcode(), turn);
     if (!opt.latency && opt.op != OP_READ)
         look_at_bytes(&side, opt.op == OP_SEND ? opt.buffers : opt.depth);
     take_all(&side);
-    /* Of atomics: how many there were. */
-    value = atomic_load(word(&side.memory, OUT));
-    tell(fd, &value, sizeof(value));
+    report =
+        (struct report){.value = atomic_load(word(&side.memory, OUT)),
+                        .busy_share = (double)(processor_time() - began_busy) / (double)(now_ns() - began)};
+    tell(fd, &report, sizeof(report));
     hear(fd, &end, 1);
     close_side(&side);
     exit(0);
@@ -400,10 +422,10 @@ static struct typical latency(struct side *side, uint64_t *turn)
 {
     struct typical typical;
 
-    typical_us(exchange, side, warm_seconds, turn);
+    typical_us(exchange, side, warm_seconds, opt.pause_ns, turn);
     if (opt.refused)
         filter_install(opt.refused);
-    typical = typical_us(exchange, side, seconds, turn);
+    typical = typical_us(exchange, side, seconds, opt.pause_ns, turn);
     take_all(side);
     if (opt.op == OP_READ && atomic_load(word(&side->memory, IN)) != pattern(0, 0))
         differs("READ");
@@ -433,7 +455,8 @@ static double rate(struct side *side, double duration)
 static void be_initiator(int fd)
 {
     struct side side = {0};
-    uint64_t turn = 0, value;
+    struct report report;
+    uint64_t turn = 0;
     struct typical typical = {0};
     double per_second = 0;
     char byte;
@@ -455,11 +478,13 @@ static void be_initiator(int fd)
     }
     send_word(&side, IBV_WR_RDMA_WRITE, OVER);
     take_all(&side);
-    hear(fd, &value, sizeof(value));
-    if ((opt.op == OP_FAA || opt.op == OP_CAS) && value != turn)
+    if (opt.sleeps)
+        tell(fd, "o", 1);
+    hear(fd, &report, sizeof(report));
+    if ((opt.op == OP_FAA || opt.op == OP_CAS) && report.value != turn)
         differs("atomics");
     if (opt.latency)
-        printf("us %.4f mean_us %.4f\n", typical.us, typical.mean_us);
+        printf("us %.4f mean_us %.4f target_busy %.4f\n", typical.us, typical.mean_us, report.busy_share);
     else
         printf("msgs %.1f\n", per_second);
     fflush(stdout);
@@ -471,12 +496,14 @@ static void be_initiator(int fd)
 }
 
 static const char usage[] =
-    "usage: verbs_threads [-p] [-t THREADS] [-r CALL,...] [-i NAME | -w NAME] CPU CPU OP SIZE latency|rate "
-    "spin|poll\n"
+    "usage: verbs_threads [-p] [-t THREADS] [-g US] [-r CALL,...] [-i NAME | -w NAME] CPU CPU OP SIZE "
+    "latency|rate spin|poll|sleep\n"
     "  CPU        of initiator and target; behind --, -1: any\n"
     "  OP         write, read, faa, cas, send, or io: a WRITE and a SEND of 16 bytes\n"
     "  latency    of 8 bytes, one way; read, faa, cas: the round trip. faa, cas: nothing else\n"
     "  spin|poll  what the target does: spin on its memory, or poll its CQ all along (send, io)\n"
+    "  sleep      it sits in a system call: latency of read, faa, cas\n"
+    "  -g         microseconds of pause before each exchange of a latency\n"
     "  -t         threads that sit in system calls meanwhile, in each process (4)\n"
     "  -p         memory of whole pages, not as malloc() has it\n"
     "  -r         once connected, both sides install a seccomp filter that refuses these system calls\n"
@@ -487,7 +514,7 @@ static bool parse(int argc, char **argv)
 {
     int c;
 
-    while ((c = getopt(argc, argv, "+pt:r:i:w:")) != -1) {
+    while ((c = getopt(argc, argv, "+pt:g:r:i:w:")) != -1) {
         switch (c) {
         case 't':
             if (atoi(optarg) < 0 || atoi(optarg) > SITTERS_MAX)
@@ -496,6 +523,9 @@ static bool parse(int argc, char **argv)
             break;
         case 'p':
             opt.pages = true;
+            break;
+        case 'g':
+            opt.pause_ns = strtoul(optarg, NULL, 0) * 1000;
             break;
         case 'r':
             opt.refused = optarg;
@@ -520,11 +550,13 @@ static bool parse(int argc, char **argv)
     opt.size = strtoul(argv[3], NULL, 0);
     opt.latency = !strcmp(argv[4], "latency");
     opt.polls = !strcmp(argv[5], "poll");
+    opt.sleeps = !strcmp(argv[5], "sleep");
     opt.depth = opt.size < 4096 ? SMALL_DEPTH : buffers_of(opt.size);
     opt.buffers = takes_receives() ? 2 * opt.depth : opt.depth;
     return opt.size >= 8 && opt.size % 8 == 0 && opt.size <= (size_t)1 << 26 &&
            (opt.latency ? opt.size == 8 && opt.op != OP_IO : !strcmp(argv[4], "rate")) &&
-           (opt.polls || !strcmp(argv[5], "spin")) && (opt.polls || !takes_receives()) &&
+           (opt.polls || opt.sleeps || !strcmp(argv[5], "spin")) && (opt.polls || !takes_receives()) &&
+           (!opt.sleeps || (opt.latency && opt.op != OP_WRITE)) && (opt.latency || !opt.pause_ns) &&
            (opt.latency || (opt.op != OP_FAA && opt.op != OP_CAS));
 }
 

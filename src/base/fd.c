@@ -58,6 +58,21 @@ int fd_statfs(int fd, struct statfs *ret_system)
     return -error;
 }
 
+ssize_t fd_read_text(const char *path, char *text, size_t size)
+{
+    int fd = sys_open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t length = fd;
+
+    if (fd >= 0) {
+        fd = fd_lift(fd);
+        length = fd < 0 ? -EMFILE : sys_read(fd, text, size - 1);
+    }
+    if (fd >= 0)
+        sys_close(fd);
+    text[max_of(length, (ssize_t)0)] = '\0';
+    return length;
+}
+
 bool error_may_pass(long error)
 {
     switch (-error) {

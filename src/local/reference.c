@@ -38,21 +38,6 @@ uint32_t local_reference_from(void)
     return REFERENCE_FROM_DEFAULT;
 }
 
-/* Reads a small file of /proc. The number of bytes, or -errno. Not by libc, whose calls are cancellation points. */
-static ssize_t read_file(const char *path, char *text, size_t size)
-{
-    int fd = fd_lift(sys_open(path, O_RDONLY | O_CLOEXEC));
-    ssize_t length = fd;
-
-    text[0] = '\0';
-    if (fd < 0)
-        return fd;
-    length = sys_read(fd, text, size - 1);
-    fd_close(fd);
-    text[max_of(length, (ssize_t)0)] = '\0';
-    return length;
-}
-
 bool reference_same_user(uid_t uid)
 {
     return user_is_own(uid);
@@ -62,7 +47,7 @@ void reference_permit(void)
 {
     char scope[16];
 
-    if (read_file("/proc/sys/kernel/yama/ptrace_scope", scope, sizeof(scope)) <= 0 || scope[0] != '1')
+    if (fd_read_text("/proc/sys/kernel/yama/ptrace_scope", scope, sizeof(scope)) <= 0 || scope[0] != '1')
         return;
     if (prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0) < 0)
         log_info("prctl(PR_SET_PTRACER): %m: peers cannot read the memory of this process "
@@ -208,7 +193,7 @@ static ssize_t read_of_thread(const struct link *link, pid_t thread, const char 
     char path[64];
 
     snprintf(path, sizeof(path), "/proc/%d/task/%d/%s", (int)link->peer_pid, (int)thread, name);
-    return read_file(path, text, size);
+    return fd_read_text(path, text, size);
 }
 
 /* The files are read in this order: a thread that is seen outside of the call may enter it afterwards, but then it finds
@@ -222,7 +207,7 @@ bool link_peer_thread_may_copy(const struct link *link, pid_t thread)
     if (length == -ENOENT || length == -ESRCH) {
         /* The thread has ended, unless this process may see nothing of the peer (hidepid=2). */
         snprintf(path, sizeof(path), "/proc/%d/stat", (int)link->peer_pid);
-        return read_file(path, text, sizeof(text)) <= 0;
+        return fd_read_text(path, text, sizeof(text)) <= 0;
     }
     name_end = strrchr(text, ')');
     if (length > 0 && name_end && name_end[1] == ' ' && strchr("TtZX", name_end[2]))

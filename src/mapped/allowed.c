@@ -12,6 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "base/log.h"
 #include "base/sys.h"
 #include "mapped/internal.h"
@@ -32,19 +33,6 @@
 #define MAPS_FEW 256u
 /* Stack frames of the caller around the current one. */
 #define FRAMES 16384u
-
-size_t read_text(const char *path, char *text, size_t size)
-{
-    int fd = sys_open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t length = 0;
-
-    if (fd >= 0) {
-        length = sys_read(fd, text, size - 1);
-        sys_close(fd);
-    }
-    text[length < 0 ? 0 : length] = '\0';
-    return length < 0 ? 0 : (size_t)length;
-}
 
 /* --- at all ------------------------------------------------------------------------------------------ */
 
@@ -98,7 +86,7 @@ bool pages_are_pinned(void)
     char text[4096];
     const char *line;
 
-    if (!read_text("/proc/self/status", text, sizeof(text)))
+    if (fd_read_text("/proc/self/status", text, sizeof(text)) <= 0)
         return true;
     line = strstr(text, "\nVmPin:");
     return line && strtoul(line + 7, NULL, 10) != 0;
@@ -167,7 +155,7 @@ static bool nobody_uses_aio(void)
 {
     char text[32];
 
-    return read_text("/proc/sys/fs/aio-nr", text, sizeof(text)) && strcmp(text, "0\n") == 0;
+    return fd_read_text("/proc/sys/fs/aio-nr", text, sizeof(text)) > 0 && strcmp(text, "0\n") == 0;
 }
 
 /* Both show a mapping of a file that only the kernel makes. The list of mappings is not read for each of many regions:
@@ -348,7 +336,7 @@ static uint32_t max_map_count(void)
 
     if (!count) {
         count = MAX_MAPS_DEFAULT;
-        if (read_text("/proc/sys/vm/max_map_count", text, sizeof(text)))
+        if (fd_read_text("/proc/sys/vm/max_map_count", text, sizeof(text)) > 0)
             count = (uint32_t)min_of(strtoul(text, NULL, 10), (unsigned long)UINT32_MAX);
     }
     return count;

@@ -65,8 +65,6 @@ bool owner_is_forking(void); /* the calling thread is between the fork handlers 
 /* --- allowed.c: may it be switched? --- */
 /* Checks SOFTHCA_MAPPED, and tools that the program runs under. */
 enum mapped_reason forbidden_from_outside(void);
-/* Reads a small file of /proc or /sys. Returns the length, or 0 if the file cannot be read. */
-size_t read_text(const char *path, char *text, size_t size);
 /* Checks that do not depend on the range; starts the keeper. */
 enum mapped_reason allowed_at_all(void);
 /* Has the kernel pinned pages of the process? They must not be replaced. */

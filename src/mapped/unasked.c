@@ -33,7 +33,7 @@ static bool is_filtered(void)
     char text[4096];
     const char *line;
 
-    if (!read_text("/proc/self/status", text, sizeof(text)))
+    if (fd_read_text("/proc/self/status", text, sizeof(text)) <= 0)
         return true;
     line = strstr(text, "\nSeccomp:");
     return line && strtoul(line + 9, NULL, 10) != 0;
@@ -45,7 +45,7 @@ static bool overcommit_is_forbidden(void)
 {
     char text[32];
 
-    return read_text("/proc/sys/vm/overcommit_memory", text, sizeof(text)) && text[0] == '2';
+    return fd_read_text("/proc/sys/vm/overcommit_memory", text, sizeof(text)) > 0 && text[0] == '2';
 }
 
 static bool may_open_uffd(int flags, unsigned limits)
@@ -65,7 +65,7 @@ static uint64_t limit_in(const char *path)
     unsigned long long limit;
     char text[32];
 
-    if (!read_text(path, text, sizeof(text)) || sscanf(text, "%llu", &limit) != 1)
+    if (fd_read_text(path, text, sizeof(text)) <= 0 || sscanf(text, "%llu", &limit) != 1)
         return UINT64_MAX;
     return limit;
 }
@@ -77,7 +77,7 @@ static uint64_t group_limit(void)
     uint64_t limit = limit_in(CGROUP_ROOT "/memory/memory.limit_in_bytes"); /* version 1, in a container */
     char *group = NULL, *end;
 
-    if (read_text("/proc/self/cgroup", text, sizeof(text)))
+    if (fd_read_text("/proc/self/cgroup", text, sizeof(text)) > 0)
         group = strstr(text, "0::/");
     if (!group)
         return limit;

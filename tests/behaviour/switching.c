@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Memory that is mapped in the background, or in the calls of a program with one thread, while something else happens to
- * it: a fork, the kernel that writes to it for io_uring or AIO, a limit on locked memory (docs/mapped.md). */
+ * it: a fork, the kernel that writes to it for io_uring or AIO, threads that come, a limit on locked memory
+ * (docs/mapped.md). */
 #include <fcntl.h>
 #include <linux/aio_abi.h>
 #include <linux/io_uring.h>
@@ -12,6 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "threads.h"
 #include "work.h"
 
 enum {
@@ -105,6 +107,27 @@ static void poll_in_vain(struct pair *p)
     struct ibv_wc wc;
 
     CHECK(ibv_poll_cq(p->a.send_cq, 1, &wc) == 0, "a completion that nobody has asked for");
+}
+
+/* Bytes of this process that are mapped for peers. */
+static uint64_t mapped_bytes(const uint8_t *from, const uint8_t *to)
+{
+    FILE *file = fopen("/proc/self/maps", "re");
+    uint64_t bytes = 0;
+    char line[512];
+
+    CHECK(file, "/proc/self/maps: %s", strerror(errno));
+    while (fgets(line, sizeof(line), file)) {
+        unsigned long long start, end;
+
+        if (!strstr(line, "memfd:softhca-mapped") || sscanf(line, "%llx-%llx", &start, &end) != 2)
+            continue;
+        if (end > (uintptr_t)from && start < (uintptr_t)to)
+            bytes += (end < (uintptr_t)to ? end : (uintptr_t)to) -
+                     (start > (uintptr_t)from ? start : (uintptr_t)from);
+    }
+    fclose(file);
+    return bytes;
 }
 
 static void connect_blocks(struct pair *p)
@@ -282,28 +305,129 @@ static void what_io_uring_writes_is_there(void **state)
     kernel_writes(read_by_io_uring);
 }
 
-/* --- a limit on locked memory --------------------------------------------------------------------------- */
+/* --- threads that come ---------------------------------------------------------------------------------- */
 
-/* Bytes of this process that are mapped for peers. */
-static uint64_t mapped_bytes(const uint8_t *from, const uint8_t *to)
+/* A thread that has the kernel read files into the owner's blocks. */
+struct reader {
+    pthread_t thread;
+    struct pair *p;
+    int files[2];
+    _Atomic bool ends;
+    _Atomic unsigned rounds;
+    unsigned number;   /* of the pattern in all of the blocks, once the thread has ended */
+    char failure[128]; /* "": none */
+};
+
+static void *read_blocks(void *arg)
 {
-    FILE *file = fopen("/proc/self/maps", "re");
-    uint64_t bytes = 0;
-    char line[512];
+    struct reader *reader = arg;
 
-    CHECK(file, "/proc/self/maps: %s", strerror(errno));
-    while (fgets(line, sizeof(line), file)) {
-        unsigned long long start, end;
+    do {
+        reader->number = 1 + reader->number % 2;
+        for (unsigned step = 0; step < REGION / STEP; step++) {
+            uint8_t *block = reader->p->a.buf + owners_block(step);
 
-        if (!strstr(line, "memfd:softhca-mapped") || sscanf(line, "%llx-%llx", &start, &end) != 2)
-            continue;
-        if (end > (uintptr_t)from && start < (uintptr_t)to)
-            bytes += (end < (uintptr_t)to ? end : (uintptr_t)to) -
-                     (start > (uintptr_t)from ? start : (uintptr_t)from);
-    }
-    fclose(file);
-    return bytes;
+            if (pread(reader->files[reader->number - 1], block, BLOCK, 0) != BLOCK)
+                snprintf(reader->failure, sizeof(reader->failure), "pread into step %u: %s", step,
+                         strerror(errno));
+            else if (find_difference(block, BLOCK, reader->number) != BLOCK)
+                snprintf(reader->failure, sizeof(reader->failure), "bytes are lost in step %u", step);
+        }
+        atomic_fetch_add(&reader->rounds, 1);
+    } while (!atomic_load(&reader->ends));
+    return NULL;
 }
+
+/* Meanwhile this program polls, as long as the thread reads all blocks some times. */
+static void poll_beside(struct reader *reader)
+{
+    uint64_t mapped = mapped_bytes(reader->p->a.buf, reader->p->a.buf + REGION);
+
+    atomic_store(&reader->ends, false);
+    atomic_store(&reader->rounds, 0);
+    CHECK_ZERO(pthread_create(&reader->thread, NULL, read_blocks, reader));
+    while (atomic_load(&reader->rounds) < 3)
+        poll_in_vain(reader->p);
+    atomic_store(&reader->ends, true);
+    CHECK_ZERO(pthread_join(reader->thread, NULL));
+    CHECK(!reader->failure[0], "%s", reader->failure);
+    if (!maps_in_background())
+        assert_int_equal(mapped_bytes(reader->p->a.buf, reader->p->a.buf + REGION), mapped);
+}
+
+/* A program is mapped with one thread, has several for a while, and one again, while a peer accesses its memory. */
+static void threads_that_come_see_no_failed_call(void **state)
+{
+    struct reader reader = {.files = {file_of_blocks(1), file_of_blocks(2)}};
+    struct end_call call;
+    struct pair p;
+
+    connect_blocks(&p);
+    reader.p = &p;
+    end_start(&call, &p.b, write_blocks, &p.a, sizeof(p.a));
+    do {
+        for (unsigned i = 0; i < 10; i++)
+            poll_in_vain(&p);
+        poll_beside(&reader);
+    } while (!peer_is_done(&p));
+    end_finish(&call);
+    for (unsigned step = 0; step < REGION / STEP; step++)
+        end_expect_data(&p.a, owners_block(step), BLOCK, reader.number);
+    expect_blocks(&p);
+    pair_close(&p);
+    close(reader.files[0]);
+    close(reader.files[1]);
+}
+
+struct waiting_read {
+    int from;
+    uint8_t *to;
+};
+
+static int wait_in_read(void *arg)
+{
+    const struct waiting_read *call = arg;
+    ssize_t length = read(call->from, call->to, 8);
+
+    return length < 0 ? -errno : (int)length;
+}
+
+/* The thread came after the memory was mapped, and its call began before the registration ends. Where pages cannot go back
+ * without a call seeing it, they stay. */
+static void a_call_that_waits_survives_the_end_of_the_registration(void **state)
+{
+    static const char words[8] = "arrived";
+    struct waiting_read waiting;
+    struct caller caller;
+    struct end_call call;
+    struct pair p;
+    bool was_mapped;
+    int fds[2];
+
+    connect_blocks(&p);
+    end_start(&call, &p.b, write_blocks, &p.a, sizeof(p.a));
+    do
+        poll_in_vain(&p);
+    while (!peer_is_done(&p));
+    end_finish(&call);
+    was_mapped = is_mapped(getpid(), p.a.buf + owners_block(0));
+    CHECK_ZERO(pipe(fds));
+    waiting = (struct waiting_read){fds[0], p.a.buf + owners_block(0)};
+    caller_start(&caller, wait_in_read, &waiting);
+    assert_true(caller_is_blocked(&caller));
+    CHECK_ZERO(ibv_dereg_mr(p.a.mr));
+    p.a.mr = NULL;
+    assert_int_equal(is_mapped(getpid(), waiting.to), was_mapped && !maps_in_background());
+    assert_int_equal(write(fds[1], words, sizeof(words)), sizeof(words));
+    assert_int_equal(caller_finish(&caller), sizeof(words));
+    assert_memory_equal(waiting.to, words, sizeof(words));
+    expect_blocks(&p);
+    pair_close(&p);
+    close(fds[0]);
+    close(fds[1]);
+}
+
+/* --- a limit on locked memory --------------------------------------------------------------------------- */
 
 /* What is mapped stays below half of the limit, and what is beyond is reached all the same. */
 static void with_a_limit_of(rlim_t bytes)
@@ -354,6 +478,8 @@ int main(int argc, char **argv)
         TEST(a_child_has_a_copy_of_its_own),
         TEST(what_aio_writes_is_there),
         TEST(what_io_uring_writes_is_there),
+        TEST(threads_that_come_see_no_failed_call),
+        TEST(a_call_that_waits_survives_the_end_of_the_registration),
         TEST(memory_is_reached_with_a_limit_of_nothing),
         TEST(memory_is_reached_with_a_limit_of_64_kib),
         TEST(memory_is_reached_with_a_limit_of_8_mib),

@@ -3,7 +3,8 @@
  * of interfaces. Besides, it makes progress in place of an application that does not poll:
  *
  *   watching  an application thread polls and takes the packets; the helper thread checks every TICK_MS that it does
- *   working   no application thread polls and packets arrive: the helper thread polls, until LINGER_NS after the last
+ *   working   no application thread polls and packets arrive: the helper thread polls, and for a while after the last
+ *             (engine/core/busy_poll.h)
  *   asleep    no application thread polls and no packets arrive: writers ring the doorbell; no CPU time is used
  *
  * Some applications poll and yet leave packets in the rings: they spin on memory that an RDMA WRITE is to change, and
@@ -20,9 +21,11 @@
 
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/processors.h"
 #include "base/rundown.h"
 #include "base/sys.h"
 #include "base/thread.h"
+#include "engine/core/busy_poll.h"
 #include "engine/core/core.h"
 #include "engine/core/engine.h"
 #include "engine/core/explainer.h"
@@ -37,8 +40,6 @@
 /* A thread that polled within this time and is still inside of the library counts as polling: on a slow
  * processor one poll with many packets may take longer than TICK_MS. */
 #define LONG_POLL_NS (20 * NS_PER_MS)
-/* How long the helper thread polls after the last packet before it sleeps. */
-#define LINGER_NS (20 * NS_PER_US)
 /* An application that spins on its CQ polls sooner than this. */
 #define PATIENCE_NS (10 * NS_PER_US)
 /* An application that polls, and works on its memory between two polls, takes packets within this much of its processor
@@ -163,18 +164,78 @@ static bool polls_are_steady(struct steadiness *steadiness, ns_t now)
     return now - steadiness->since > STEADY_NS;
 }
 
-/* Polls until no packet has arrived for LINGER_NS, or an application thread polls that is trusted, or is to be trusted
- * again. */
-static void work(void)
+/* Handles a readable descriptor. Returns whether packets may have arrived. *later: a peer rang a channel. */
+static bool dispatch(int fd, bool *later)
 {
-    ns_t now = sys_now(), idle_since = now;
+    uint64_t kicks;
+
+    if (fd == timers_fd()) {
+        timers_run();
+        return false;
+    }
+    if (fd == interfaces_monitor_fd()) {
+        interfaces_changed();
+        return false;
+    }
+    if (fd == kick_fd) {
+        if (read(kick_fd, &kicks, sizeof(kicks)) < 0 && errno != EAGAIN)
+            log_error("helper thread: read from its eventfd: %s", strerror(errno));
+        explainer_tell_faults();
+    } else if (fd == local_event_fd()) {
+        bool check_later, packets = local_dispatch(&check_later);
+
+        *later |= check_later;
+        return packets;
+    } else {
+        packet_socket_receive(fd);
+    }
+    return true;
+}
+
+/* Handles what is readable within that time. Returns the number of descriptors, or -errno. *rung: packets may have arrived;
+ * *later: as dispatch(). */
+static int dispatch_ready(ns_t timeout, bool *rung, bool *later)
+{
+    struct epoll_event events[8];
+    int count = sys_epoll_wait(epoll_fd, events, (int)array_size(events), timeout);
+
+    if (count < 0 && count != -EINTR)
+        return count;
+    local_helper_sleeps(false);
+    for (int i = 0; i < count; i++)
+        *rung |= dispatch(events[i].data.fd, later);
+    return count;
+}
+
+static struct busy_poll busy_poll;
+
+/* Takes packets. Returns whether there were any, or QPs are ready. */
+static bool take_packets(void)
+{
+    if (progress_run())
+        busy_poll_found(&busy_poll, sys_now());
+    else if (!route_has_ready())
+        return false;
+    return true;
+}
+
+/* Polls as long as it may pay (busy_poll_goes_on()), or until an application thread polls that is trusted, or is to be
+ * trusted again. *later: as dispatch(). */
+static void work(bool *later)
+{
+    ns_t now = sys_now(), idle_since = now, looked_at = now;
     struct steadiness steadiness = {application_polls(), now, now};
     uint32_t polls = steadiness.polls;
     while (!trusted(now) || application_polls() == polls) {
-        bool busy = progress_run() || route_has_ready();
+        bool busy = take_packets(), rung = false;
 
         direct_run();
         now = sys_now();
+        /* A stream of packets must not keep timers, handshakes and deaths of peers waiting. */
+        if (now - looked_at > TICK_MS * NS_PER_MS) {
+            (void)dispatch_ready(0, &rung, later);
+            looked_at = now;
+        }
         if (!trusted(now) && polls_are_steady(&steadiness, now)) {
             distrust.until = now;
             return;
@@ -183,8 +244,10 @@ static void work(void)
             idle_since = now;
             continue;
         }
-        if (now - idle_since > LINGER_NS)
+        if (!busy_poll_goes_on(&busy_poll, idle_since, now, processor_is_free)) {
+            busy_poll_ends(&busy_poll);
             return;
+        }
         cpu_relax();
     }
 }
@@ -215,43 +278,15 @@ static bool is_polled(struct polling *polling, ns_t now)
     return now - polling->seen_at < TICK_MS * NS_PER_MS;
 }
 
-/* Handles a readable descriptor. Returns whether packets may have arrived. *later: a peer rang a channel. */
-static bool dispatch(int fd, bool *later)
-{
-    uint64_t kicks;
-
-    if (fd == timers_fd()) {
-        timers_run();
-        return false;
-    }
-    if (fd == interfaces_monitor_fd()) {
-        interfaces_changed();
-        return false;
-    }
-    if (fd == kick_fd) {
-        if (read(kick_fd, &kicks, sizeof(kicks)) < 0 && errno != EAGAIN)
-            log_error("helper thread: read from its eventfd: %s", strerror(errno));
-        explainer_tell_faults();
-    } else if (fd == local_event_fd()) {
-        bool check_later, packets = local_dispatch(&check_later);
-
-        *later |= check_later;
-        return packets;
-    } else {
-        packet_socket_receive(fd);
-    }
-    return true;
-}
-
-/* Works until no packets arrive, and tells writers to ring. Returns false when a trusted application thread polls, or
+/* Works until no packets arrive, and tells writers to ring. *later: as dispatch(). Returns false when a trusted application thread polls, or
  * packets of the network cannot ring (udp_prepare_sleep()). */
-static bool work_until_quiet(void)
+static bool work_until_quiet(bool *later)
 {
     uint32_t polls = application_polls();
     bool quiet;
 
     do {
-        work();
+        work(later);
         if (trusted(sys_now()) && application_polls() != polls)
             return false;
         local_helper_sleeps(true);
@@ -364,7 +399,7 @@ static ns_t pause_while_watching(void)
  * readable. */
 static bool check(struct polling *polling, ns_t now)
 {
-    bool polled = is_polled(polling, now), watching;
+    bool polled = is_polled(polling, now), watching, later = false;
 
     if (!polled)
         network_flush_delayed(); /* a thread that polls does that itself, and may be about to reply */
@@ -382,7 +417,11 @@ static bool check(struct polling *polling, ns_t now)
     }
     periodic_work(now);
     if (!watching)
-        watching = !work_until_quiet();
+        watching = !work_until_quiet(&later);
+    if (later) {
+        polling->seen_at = sys_now();
+        watching = true;
+    }
     watching |= local_has_ring_due();
     watching |= deliver_late_events();
     if (watching)
@@ -404,10 +443,8 @@ static void *helper_main(void *argument)
     if (error)
         log_warn("cannot list the network interfaces: %s", strerror(-error));
     for (;;) {
-        struct epoll_event events[8];
-        int count = sys_epoll_wait(epoll_fd, events, (int)array_size(events),
-                                   watching ? pause_while_watching() : NS_NEVER);
         bool rung = false, later = false;
+        int count = dispatch_ready(watching ? pause_while_watching() : NS_NEVER, &rung, &later);
         ns_t now;
 
         if (count < 0 && count != -EINTR) {
@@ -418,13 +455,10 @@ static void *helper_main(void *argument)
             atomic_store_explicit(&helper_thread, 0, memory_order_relaxed);
             return NULL;
         }
-        local_helper_sleeps(false);
-        for (int i = 0; i < count; i++)
-            rung |= dispatch(events[i].data.fd, &later);
         /* Packets that a doorbell announced are taken at once, also where an application thread polls: the thread
          * may just have stopped. */
         if (rung)
-            progress_run();
+            (void)take_packets();
         direct_run();
         now = sys_now();
         if (later)

@@ -2,6 +2,7 @@
 /* Peers whose memory is mapped in this process. The helper thread opens a peer's files (peer_files.c), and maps its
  * segment and the regions that requests need. The contents are not trusted: numbers are checked and offsets bounded, and
  * the files are sealed against shrinking. */
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -328,8 +329,10 @@ bool direct_read_record(const struct mapped_record *record, struct direct_view *
 }
 
 /* Maps the region whose key is in that slot, unless another region that is still valid has its place in the table. True:
- * the file that it is in is on its way. */
-static bool attach(struct direct_peer *peer, uint32_t slot)
+ * the file that it is in is on its way. is_awaited: requests wait for it; else the kernel copies meanwhile, and a thread that
+ * has to share its processor with this one, pinned by the program, gets it between two steps: all together take longer than
+ * its next request should wait. */
+static bool attach(struct direct_peer *peer, uint32_t slot, bool is_awaited)
 {
     _Atomic(struct direct_view *) *place = &peer->views[slot % DIRECT_VIEWS];
     struct direct_view *old = atomic_load_explicit(place, memory_order_relaxed), *view;
@@ -349,9 +352,13 @@ static bool attach(struct direct_peer *peer, uint32_t slot)
     file = peer_files_arena(peer, number);
     if (!file)
         return peer->file_asked[number];
+    if (!is_awaited)
+        sched_yield();
     found.view = mapped_attach(file, offset, found.length, &error);
     if (!found.view)
         return false;
+    if (!is_awaited)
+        sched_yield();
     found.writable = number == 0;
     found.base = mapped_view_address(found.view, offset);
     view = malloc(sizeof(*view));
@@ -427,8 +434,9 @@ static void connect_qp(struct qp *qp, struct direct_peer *peer, const struct dir
     qp->transport.link.rd_atomic_by_packets = attributes->max_rd_atomic > granted;
 }
 
-/* The link that requests of the QP take, and their destination QP. *ret_known: the QP is connected already. */
-static struct link *link_of(uint32_t qpn, uint32_t *ret_dest_qpn, bool *ret_known)
+/* The link that requests of the QP take, and their destination QP. *ret_known: the QP is connected already; *ret_waits: it
+ * waits for the helper thread. */
+static struct link *link_of(uint32_t qpn, uint32_t *ret_dest_qpn, bool *ret_known, bool *ret_waits)
 {
     struct link *link = NULL;
     struct qp *qp;
@@ -440,6 +448,7 @@ static struct link *link_of(uint32_t qpn, uint32_t *ret_dest_qpn, bool *ret_know
             link = lane_link(route_of(qp)->lane);
         *ret_dest_qpn = qp->record->attributes.dest_qpn;
         *ret_known = route_of(qp)->direct.peer != NULL;
+        *ret_waits = qp->transport.map_later;
         lock_release(&qp->lock);
     }
     rundown_exit();
@@ -461,12 +470,13 @@ static void serve(const struct request *request)
     const struct direct_record *record;
     struct direct_peer *peer;
     uint32_t dest_qpn = 0;
-    bool known = false;
-    struct link *link = request->qpn ? link_of(request->qpn, &dest_qpn, &known) : link_named(request->serial);
+    bool known = false, waits = false;
+    struct link *link =
+        request->qpn ? link_of(request->qpn, &dest_qpn, &known, &waits) : link_named(request->serial);
     struct qp *qp;
 
     peer = link ? open_peer_once(link) : NULL;
-    if (link && (peer ? attach(peer, request->slot) : is_asked(link)))
+    if (link && (peer ? attach(peer, request->slot, waits) : is_asked(link)))
         park(request, link);
     if (!peer || known || !request->qpn)
         return;

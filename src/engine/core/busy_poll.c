@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+#include "engine/core/busy_poll.h"
+
+void busy_poll_found(struct busy_poll *poll, ns_t now)
+{
+    ns_t pause = now - poll->found_at;
+
+    /* Of packets in a row only the first one had to be waited for. */
+    if (pause > BUSY_POLL_LONG)
+        poll->close = 0;
+    else if (pause > BUSY_POLL_SHORT && poll->close < BUSY_POLL_CLOSE)
+        poll->close++;
+    if (pause > BUSY_POLL_SHORT && pause <= BUSY_POLL_USUAL)
+        poll->vain = 0;
+    poll->found = true;
+    poll->found_at = now;
+}
+
+static bool ask(struct busy_poll *poll, ns_t now, bool (*is_free)(void))
+{
+    if (now - poll->asked_at > BUSY_POLL_ASK) {
+        poll->is_free = is_free();
+        poll->asked_at = now;
+    }
+    return poll->is_free;
+}
+
+bool busy_poll_goes_on(struct busy_poll *poll, ns_t since, ns_t now, bool (*is_free)(void))
+{
+    ns_t waited = now - since;
+
+    if (waited <= BUSY_POLL_SHORT)
+        return true;
+    if (waited <= BUSY_POLL_USUAL && (poll->vain < BUSY_POLL_VAIN || poll->vain % BUSY_POLL_TRY == 0))
+        return true;
+    return waited <= BUSY_POLL_LONG && poll->close >= BUSY_POLL_CLOSE && ask(poll, now, is_free);
+}
+
+void busy_poll_ends(struct busy_poll *poll)
+{
+    if (poll->found)
+        poll->vain++;
+    poll->found = false;
+}

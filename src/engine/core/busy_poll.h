@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* How long the helper thread goes on polling when it finds no more packets, as a pure state machine: no clock, no system
+ * call. To be woken takes from 5 us (real processors) to 25 us (virtual ones), so it pays to wait for the next packet, but
+ * only if that comes soon, and if no other thread wants the processor: least of all the one that the packet was for.
+ *
+ *   BUSY_POLL_SHORT  always
+ *   BUSY_POLL_USUAL  unless that found nothing BUSY_POLL_VAIN times in a row; then each BUSY_POLL_TRY-th time
+ *   BUSY_POLL_LONG   if the last packets came less than that apart, and a processor is free
+ *
+ * So whoever gets a packet now and then pays for BUSY_POLL_SHORT. */
+#ifndef ENGINE_CORE_BUSY_POLL_H
+#define ENGINE_CORE_BUSY_POLL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/types.h"
+
+#define BUSY_POLL_SHORT (3 * NS_PER_US)
+#define BUSY_POLL_USUAL (20 * NS_PER_US)
+#define BUSY_POLL_LONG  (200 * NS_PER_US)
+#define BUSY_POLL_VAIN  4u
+#define BUSY_POLL_TRY   64u
+/* So many pauses shorter than BUSY_POLL_LONG, in a row. */
+#define BUSY_POLL_CLOSE 2u
+/* Between two questions whether a processor is free: each takes some microseconds. */
+#define BUSY_POLL_ASK (1 * NS_PER_MS)
+
+/* All zero: nothing was found yet. Of the helper thread. */
+struct busy_poll {
+    ns_t found_at; /* the last packets */
+    ns_t asked_at;
+    uint32_t vain;  /* how often in a row nothing was found between SHORT and USUAL, or not looked for */
+    uint32_t close; /* pauses that were shorter than LONG, in a row */
+    bool found;     /* packets, since the thread was woken */
+    bool is_free;   /* the answer at asked_at */
+};
+
+/* Packets were found. */
+void busy_poll_found(struct busy_poll *poll, ns_t now);
+/* None were found since `since`. True: go on. is_free: is a processor free, for which no other thread waits? */
+bool busy_poll_goes_on(struct busy_poll *poll, ns_t since, ns_t now, bool (*is_free)(void));
+/* The thread is about to sleep. */
+void busy_poll_ends(struct busy_poll *poll);
+
+#endif

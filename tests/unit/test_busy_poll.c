@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* How long the helper thread polls: each rule of engine/core/busy_poll.h, and what it asks the kernel. */
+#include "base/fd.h"
+#include "base/processors.h"
+#include "engine/core/busy_poll.h"
+#include "unit.h"
+
+static unsigned asked;
+
+static bool is_free(void)
+{
+    asked++;
+    return true;
+}
+
+static bool is_taken(void)
+{
+    asked++;
+    return false;
+}
+
+static const ns_t begin = NS_PER_S; /* of what the tests do */
+
+/* How long the thread polls after packets that were found at `now`, to a microsecond. Then it sleeps. */
+static ns_t polls_for(struct busy_poll *poll, ns_t now, bool (*is_it_free)(void))
+{
+    ns_t polled = 0;
+
+    busy_poll_found(poll, now);
+    while (busy_poll_goes_on(poll, now, now + polled + NS_PER_US, is_it_free))
+        polled += NS_PER_US;
+    busy_poll_ends(poll);
+    return polled;
+}
+
+/* So many packets, each with that pause before it, for none of which the thread waits. Returns when the last one came. */
+static ns_t packets_every(struct busy_poll *poll, ns_t now, ns_t pause, unsigned count)
+{
+    while (count--) {
+        now += pause;
+        busy_poll_found(poll, now);
+        busy_poll_ends(poll);
+    }
+    return now;
+}
+
+static void it_begins_with_the_usual_time(void **state)
+{
+    struct busy_poll poll = {0};
+
+    assert_int_equal(polls_for(&poll, begin, is_free), BUSY_POLL_USUAL);
+}
+
+static void in_vain_it_becomes_short(void **state)
+{
+    struct busy_poll poll = {0};
+    ns_t now = begin;
+
+    for (unsigned i = 0; i < BUSY_POLL_VAIN; i++, now += NS_PER_S)
+        assert_int_equal(polls_for(&poll, now, is_free), BUSY_POLL_USUAL);
+    assert_int_equal(polls_for(&poll, now, is_free), BUSY_POLL_SHORT);
+}
+
+static void the_usual_time_is_tried_again(void **state)
+{
+    struct busy_poll poll = {0};
+    ns_t now = packets_every(&poll, begin, NS_PER_S, BUSY_POLL_TRY);
+
+    assert_int_equal(polls_for(&poll, now + NS_PER_S, is_free), BUSY_POLL_USUAL);
+    assert_int_equal(polls_for(&poll, now + 2 * NS_PER_S, is_free), BUSY_POLL_SHORT);
+}
+
+static void a_packet_within_the_usual_time_brings_it_back(void **state)
+{
+    struct busy_poll poll = {0};
+    ns_t now = packets_every(&poll, begin, NS_PER_S, BUSY_POLL_VAIN);
+
+    assert_int_equal(polls_for(&poll, now, is_free), BUSY_POLL_SHORT);
+    assert_int_equal(polls_for(&poll, now + BUSY_POLL_USUAL, is_taken), BUSY_POLL_USUAL);
+}
+
+static void what_wakes_the_thread_without_a_packet_is_not_in_vain(void **state)
+{
+    struct busy_poll poll = {0};
+
+    for (unsigned i = 0; i < BUSY_POLL_VAIN; i++)
+        busy_poll_ends(&poll);
+    assert_int_equal(polls_for(&poll, begin, is_free), BUSY_POLL_USUAL);
+}
+
+static void close_packets_make_it_long_where_a_processor_is_free(void **state)
+{
+    struct busy_poll poll = {0};
+    ns_t now = packets_every(&poll, begin, BUSY_POLL_LONG, BUSY_POLL_CLOSE);
+
+    assert_int_equal(polls_for(&poll, now + BUSY_POLL_LONG, is_free), BUSY_POLL_LONG);
+}
+
+static void not_where_none_is(void **state)
+{
+    struct busy_poll poll = {0};
+    ns_t now = packets_every(&poll, begin, BUSY_POLL_LONG, BUSY_POLL_VAIN);
+
+    assert_int_equal(polls_for(&poll, now + BUSY_POLL_LONG, is_taken), BUSY_POLL_SHORT);
+}
+
+static void not_after_packets_in_a_row(void **state)
+{
+    struct busy_poll poll = {0};
+    ns_t now = packets_every(&poll, begin, NS_PER_S, BUSY_POLL_VAIN);
+
+    now = packets_every(&poll, now, NS_PER_US, 100);
+    asked = 0;
+    assert_int_equal(polls_for(&poll, now + NS_PER_US, is_free), BUSY_POLL_SHORT);
+    assert_int_equal(asked, 0);
+}
+
+static void a_pause_ends_it(void **state)
+{
+    struct busy_poll poll = {0};
+    ns_t now = packets_every(&poll, begin, BUSY_POLL_LONG, BUSY_POLL_VAIN);
+
+    assert_int_equal(polls_for(&poll, now + BUSY_POLL_LONG + 1, is_free), BUSY_POLL_SHORT);
+}
+
+static void it_asks_once_a_millisecond(void **state)
+{
+    struct busy_poll poll = {0};
+    ns_t now = packets_every(&poll, begin, BUSY_POLL_LONG, BUSY_POLL_CLOSE + 1);
+
+    asked = 0;
+    polls_for(&poll, now, is_free);
+    assert_int_equal(asked, 1);
+    polls_for(&poll, now + BUSY_POLL_LONG, is_taken); /* the answer of before */
+    assert_int_equal(asked, 1);
+    now = packets_every(&poll, now, BUSY_POLL_LONG, (unsigned)(BUSY_POLL_ASK / BUSY_POLL_LONG));
+    assert_int_equal(polls_for(&poll, now + BUSY_POLL_LONG, is_taken), BUSY_POLL_SHORT);
+    assert_int_equal(asked, 2);
+}
+
+static void a_processor_is_free_if_no_more_threads_run_than_there_are(void **state)
+{
+    assert_true(loadavg_allows("0.20 0.18 0.12 1/80 11206\n", 1));
+    assert_false(loadavg_allows("0.20 0.18 0.12 2/80 11206\n", 1));
+    assert_true(loadavg_allows("10.20 0.18 0.12 16/1180 11206\n", 16));
+    assert_false(loadavg_allows("10.20 0.18 0.12 17/1180 11206\n", 16));
+}
+
+static void what_cannot_be_read_is_not_free(void **state)
+{
+    static const char *const texts[] = {"",
+                                        "/",
+                                        "0.20 0.18 0.12",
+                                        "0.20 0.18 0.12 /80 1",
+                                        "0.20 0.18 0.12 -1/80 1",
+                                        "0.20 0.18 0.12 none/80 1"};
+
+    for (size_t i = 0; i < array_size(texts); i++)
+        assert_false(loadavg_allows(texts[i], 16));
+}
+
+static void the_kernel_says_it(void **state)
+{
+    char text[128];
+
+    assert_true(fd_read_text("/proc/loadavg", text, sizeof(text)) > 0);
+    assert_true(loadavg_allows(text, INT32_MAX)); /* this thread runs at least */
+    assert_true(fd_read_text("/proc/self/nothing", text, sizeof(text)) < 0);
+    assert_string_equal(text, "");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(it_begins_with_the_usual_time),
+        cmocka_unit_test(in_vain_it_becomes_short),
+        cmocka_unit_test(the_usual_time_is_tried_again),
+        cmocka_unit_test(a_packet_within_the_usual_time_brings_it_back),
+        cmocka_unit_test(what_wakes_the_thread_without_a_packet_is_not_in_vain),
+        cmocka_unit_test(close_packets_make_it_long_where_a_processor_is_free),
+        cmocka_unit_test(not_where_none_is),
+        cmocka_unit_test(not_after_packets_in_a_row),
+        cmocka_unit_test(a_pause_ends_it),
+        cmocka_unit_test(it_asks_once_a_millisecond),
+        cmocka_unit_test(a_processor_is_free_if_no_more_threads_run_than_there_are),
+        cmocka_unit_test(what_cannot_be_read_is_not_free),
+        cmocka_unit_test(the_kernel_says_it),
+    };
+
+    return run_unit_tests("busy_poll", tests);
+}
