@@ -25,7 +25,7 @@ struct run {
     uint64_t bytes;
     ns_t began;     /* 0: is not measured */
     uintptr_t last; /* where the last request was placed */
-    struct cq_sent sent[PLAIN_RUN];
+    struct cq_success sent[PLAIN_RUN];
 };
 
 /* All that was posted before is complete, and nothing is due with a request but its execution. QP lock held. */
@@ -140,7 +140,8 @@ static inline bool run_execute(struct run *run, const void *from, uint32_t lengt
     place((void *)to, from, length); // NOLINT(performance-no-int-to-ptr)
     run->last = to;
     run->bytes += length;
-    run->sent[run->completions] = (struct cq_sent){wr_id, ++run->counter, length};
+    run->sent[run->completions] = (struct cq_success){
+        .wr_id = wr_id, .retires = ++run->counter, .byte_len = length, .opcode = IBV_WC_RDMA_WRITE};
     run->completions += signaled;
     return true;
 }
@@ -194,7 +195,7 @@ static inline bool run_end(const struct run *run)
     atomic_store_explicit(&qp->prefetch_at, (const char *)run->last, // NOLINT(performance-no-int-to-ptr)
                           memory_order_relaxed);
     if (run->completions)
-        cq_push_sent(qp->send_cq, run->sent, run->completions, qp->ibv.qp_num, IBV_WC_RDMA_WRITE);
+        cq_push_run(qp->send_cq, run->sent, run->completions, CQE_SEND, qp->ibv.qp_num, 0);
     if (unlikely(run->began))
         traffic_end_plain(qp, run->began);
     return true;

@@ -530,15 +530,14 @@ void cq_push(struct cq *cq, const struct cqe *cqe, bool solicited)
 }
 
 /* Lock held. */
-static cold_path void push_alone(struct cq *cq, const struct cqe *cqe)
+static cold_path void push_alone(struct cq *cq, const struct cqe *cqe, bool solicited)
 {
-    push(cq, cqe, false);
+    push(cq, cqe, solicited);
 }
 
-void cq_push_sent(struct cq *cq, const struct cq_sent *sent, uint32_t count, uint32_t qpn,
-                  enum ibv_wc_opcode opcode)
+void cq_push_run(struct cq *cq, const struct cq_success *run, uint32_t count, enum cqe_kind kind,
+                 uint32_t qpn, uint32_t src_qpn)
 {
-    struct cqe cqe = {.qpn = qpn, .status = IBV_WC_SUCCESS, .opcode = (uint8_t)opcode, .kind = CQE_SEND};
     struct cq_record *record = cq->record;
     uint32_t produced;
     bool rare;
@@ -548,11 +547,21 @@ void cq_push_sent(struct cq *cq, const struct cq_sent *sent, uint32_t count, uin
     rare = produced + count - 1 - cq->consumed_seen >= cq->capacity || record->failed ||
            record->armed != CQ_UNARMED || (cq->wc_flags & WC_FLAGS_STAMPS);
     for (uint32_t i = 0; i < count; i++) {
-        cqe.wr_id = sent[i].wr_id;
-        cqe.retires = sent[i].retires;
-        cqe.byte_len = sent[i].byte_len;
+        const struct cqe cqe = {
+            .wr_id = run[i].wr_id,
+            .qpn = qpn,
+            .retires = run[i].retires,
+            .status = IBV_WC_SUCCESS,
+            .opcode = run[i].opcode,
+            .kind = (uint8_t)kind,
+            .byte_len = run[i].byte_len,
+            .wc_flags = run[i].wc_flags,
+            .imm_or_rkey = run[i].imm_or_rkey,
+            .src_qpn = src_qpn,
+        };
+
         if (unlikely(rare))
-            push_alone(cq, &cqe);
+            push_alone(cq, &cqe, run[i].solicited);
         else
             cq->ring[(produced + i) & cq->mask] = cqe;
     }

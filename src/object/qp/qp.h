@@ -148,6 +148,12 @@ static inline uint32_t send_queue_room(const struct qp *qp, uint32_t posted)
     return qp->record->send_depth - (posted - qp->record->sender.own_posted - retired);
 }
 
+static inline struct recv_wqe *qp_receive_at(const struct qp *qp, uint32_t counter)
+{
+    return (struct recv_wqe *)(qp->receive_ring +
+                               (size_t)(counter & qp->receive_mask) * qp->record->receive.stride);
+}
+
 /* The flags of a WQE; send_flags: enum ibv_send_flags. */
 static inline uint8_t post_wqe_flags(const struct qp *qp, unsigned send_flags)
 {
