@@ -6,6 +6,7 @@
  *
  * Requests for one rkey that follow each other are a run, with one access slot. What is checked of the keys holds until
  * its end: the peer waits for the access slot, and this process for the rundown section, before the memory is another's. */
+#include "engine/core/local_key.h"
 #include "engine/direct/direct.h"
 #include "object/qp/traffic.h"
 #include "transport/ordered_copy.h"
@@ -91,39 +92,14 @@ static inline bool run_begin(struct run *run, struct qp *qp, uint32_t counter, u
     return true;
 }
 
-/* Finds the region of an lkey, and keeps it with its generation, which changes when the meaning of the key does. */
-static cold_path bool find_local(const struct run *run, uint32_t lkey)
-{
-    struct direct_key *key = &run->direct->local;
-    struct key_view view;
-
-    key->rkey = 0;
-    if (!lkey || !keys_try_read(&run->qp->transport.keys->entry[key_slot(lkey)], &view) ||
-        view.kind != KEY_REGION || view.lkey != lkey || view.pd != run->qp->record->pd)
-        return false;
-    key->rkey = lkey;
-    key->generation = view.generation;
-    key->start = view.iova;
-    key->length = view.length;
-    key->base = (uintptr_t)view.address;
-    return true;
-}
-
-/* keys_check_local() of memory that is read. */
+/* Memory that is read; NULL: it may not be allowed. */
 static inline const void *local_of(const struct run *run, uint32_t lkey, uint64_t address, uint32_t length)
 {
-    const struct direct_key *key = &run->direct->local;
-    const struct key_entry *entry = &run->qp->transport.keys->entry[key_slot(lkey)];
-    uint64_t offset;
+    const struct qp *qp = run->qp;
 
-    if (unlikely(key->rkey != lkey ||
-                 atomic_load_explicit(&entry->generation, memory_order_acquire) != key->generation) &&
-        !find_local(run, lkey))
-        return NULL;
-    offset = address - key->start;
-    if (unlikely(offset >= key->length || length > key->length - offset)) /* below `start`, it wraps */
-        return NULL;
-    return (const void *)(key->base + offset); // NOLINT(performance-no-int-to-ptr)
+    // NOLINTNEXTLINE(performance-no-int-to-ptr)
+    return (const void *)local_key_address(&route_of(qp)->read_key, qp->transport.keys, qp->record->pd, lkey,
+                                           address, length, false);
 }
 
 /* Executes the next request. from: bytes of this process, or NULL. False: it is not executed, because a key may not allow
