@@ -69,6 +69,7 @@ bool lane_begin(struct lane *lane)
     if (unlikely(!link_is_up(lane->link)))
         return false;
     lock_acquire(&lane->transmit_lock);
+
     return true;
 }
 
@@ -79,6 +80,7 @@ bool lane_put(struct lane *lane, const struct lane_small *small)
 
 bool lane_end(struct lane *lane)
 {
+    ring_publish_held(&lane->writer);
     atomic_store_explicit(&lane->prefetch_at, (const char *)ring_at(lane->writer.data, lane->writer.position),
                           memory_order_relaxed);
     /* The fence is that of lane_ring(), with the same partners. */

@@ -257,8 +257,8 @@ struct lane_small {
     uint32_t granules; /* received: of the record */
     const void *payload;
 };
-/* Writes several of them under one lock: lane_begin(); lane_put() for each; lane_end(). In a rundown section. False: the
- * link is down, and lane_end() must not be called. */
+/* Writes several of them under one lock: lane_begin(); lane_put() for each; lane_end(), which publishes all at once. In a
+ * rundown section. False: the link is down, and lane_end() must not be called. */
 bool lane_begin(struct lane *lane);
 /* False: the ring has no space, or only behind its end; nothing was written, and lane_send() may do it. */
 bool lane_put(struct lane *lane, const struct lane_small *small);

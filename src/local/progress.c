@@ -118,7 +118,7 @@ static unsigned take_records(struct lane *lane, unsigned budget)
     memset(&packet.grh, 0, sizeof(packet.grh));
     while (taken < budget && fetched < FETCH_BUDGET) {
         taken += take_small(lane, budget - taken);
-        if (taken == budget)
+        if (taken == budget || !atomic_load_explicit(ring_next_word(&lane->reader), memory_order_relaxed))
             break;
         found = ring_read(&lane->reader, &packet, references, &granules);
         if (found <= 0)

@@ -269,9 +269,9 @@ int ring_write(struct ring_writer *writer, const struct packet *packet, const st
 }
 
 /* Lines ahead of the record that is written: while this one is filled, they move here from the reader's cache. */
-#define PUT_AHEAD (4 * GRANULE)
 
-/* ring_write() with the constants of such a packet. */
+/* ring_write() with the constants of such a packet. The word of the first record is held back: the reader, which waits for
+ * that, touches none of the lines behind it while they are written. */
 bool ring_put(struct ring_writer *writer, const struct lane_small *small)
 {
     const uint32_t bytes =
@@ -279,6 +279,7 @@ bool ring_put(struct ring_writer *writer, const struct lane_small *small)
     const uint64_t position = writer->position;
     const uint32_t offset = (uint32_t)(position % RING_SIZE);
     struct record_header *record = ring_at(writer->data, position);
+    uint64_t word;
 
     if (unlikely(offset >= RING_SMALL)) { /* wraps_early() decides, or has decided */
         if (!writer->uses_all || bytes > RING_SIZE - offset)
@@ -289,7 +290,7 @@ bool ring_put(struct ring_writer *writer, const struct lane_small *small)
     if (unlikely(bytes + GRANULE > free_bytes(writer)) &&
         (refresh_consumed(writer) != 0 || bytes + GRANULE > free_bytes(writer)))
         return false;
-    prefetch_for_write((const char *)record + PUT_AHEAD);
+
     record->dest_qpn = small->dest_qpn;
     record->src_qpn = small->src_qpn | (uint32_t)small->syndrome << 24;
     record->psn = small->psn.value;
@@ -303,13 +304,26 @@ bool ring_put(struct ring_writer *writer, const struct lane_small *small)
         memcpy(record + 1, small->payload, sizeof(uint64_t));
     else if (small->length)
         memcpy(record + 1, small->payload, small->length);
-    atomic_store_explicit(&ring_at(writer->data, position + bytes)->word, 0, memory_order_relaxed);
-    /* Release, and its partner, as in publish_record(). */
-    atomic_store_explicit(&record->word, record_word(position, bytes / GRANULE, small->opcode, small->flags),
-                          memory_order_release);
+    word = record_word(position, bytes / GRANULE, small->opcode, small->flags);
+    if (!writer->held) {
+        writer->held = word;
+        writer->held_at = position;
+    } else {
+        atomic_store_explicit(&record->word, word, memory_order_relaxed);
+    }
     writer->last = position;
     writer->position = position + bytes;
     return true;
+}
+
+void ring_publish_held(struct ring_writer *writer)
+{
+    if (!writer->held)
+        return;
+    atomic_store_explicit(&ring_at(writer->data, writer->position)->word, 0, memory_order_relaxed);
+    /* Release, and its partner, as in publish_record(). */
+    atomic_store_explicit(&ring_at(writer->data, writer->held_at)->word, writer->held, memory_order_release);
+    writer->held = 0;
 }
 
 /* --- reader --------------------------------------------------------------------------------------------- */

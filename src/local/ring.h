@@ -21,6 +21,9 @@ struct ring_writer {
     uint64_t last;     /* position of the record written last */
     uint32_t reference_epoch;
     bool uses_all; /* uses more than the first RING_SMALL bytes in this lap */
+    /* Between ring_put() and ring_publish_held(): the word of the first record that is not published, and its position; 0:
+     * none is. */
+    uint64_t held, held_at;
 };
 
 struct ring_reader {
@@ -41,6 +44,8 @@ int ring_write(struct ring_writer *writer, const struct packet *packet, const st
                unsigned gather_count);
 /* The same for a small packet, see lane_put(). */
 bool ring_put(struct ring_writer *writer, const struct lane_small *small);
+/* Publishes all that ring_put() has written. */
+void ring_publish_held(struct ring_writer *writer);
 /* 1: any record can be written; 0: not; -EPROTO as above. */
 int ring_has_space(struct ring_writer *writer);
 

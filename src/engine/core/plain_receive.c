@@ -195,14 +195,16 @@ static inline void run_end(struct run *run, struct lane *lane)
     }
 }
 
-/* QP lock held. */
-static unsigned receive_run(struct qp *qp, struct lane *lane, struct lane_small *small, unsigned budget)
+/* QP lock held. *small: the first packet; in the end one that is not taken, if *ret_more. */
+static unsigned receive_run(struct qp *qp, struct lane *lane, struct lane_small *small, unsigned budget,
+                            bool *ret_more)
 {
     const uint32_t qpn = small->dest_qpn;
     unsigned taken = 0;
     struct run run;
 
     run_begin(&run, qp);
+    *ret_more = false;
     while (is_possible(qp, lane)) {
         if (small->opcode == OP_ACKNOWLEDGE) {
             run_end(&run, lane);
@@ -214,7 +216,8 @@ static unsigned receive_run(struct qp *qp, struct lane *lane, struct lane_small 
         lane_take(lane, small);
         if (run.count == PLAIN_RUN)
             run_end(&run, lane);
-        if (++taken == budget || !lane_peek(lane, small) || small->dest_qpn != qpn)
+        *ret_more = ++taken != budget && lane_peek(lane, small);
+        if (!*ret_more || small->dest_qpn != qpn)
             break;
     }
     run_end(&run, lane);
@@ -225,21 +228,23 @@ unsigned plain_receive(struct lane *lane, unsigned budget)
 {
     struct lane_small small;
     unsigned taken = 0;
+    bool more = lane_peek(lane, &small);
 
-    while (taken < budget && lane_peek(lane, &small)) {
+    while (more) {
         struct qp *qp = qp_lock_number(small.dest_qpn);
         struct qp_kick kick;
-        unsigned more;
+        unsigned run;
 
         if (unlikely(!qp))
             break;
-        more = receive_run(qp, lane, &small, budget - taken);
+        run = receive_run(qp, lane, &small, budget - taken, &more);
         kick = qp_take_kick(qp);
         lock_release(&qp->lock);
-        progress_note_kick(lane, &kick);
-        if (!more)
+        if (unlikely(kick.lane || kick.reply_lane || kick.network_lane))
+            progress_note_kick(lane, &kick);
+        taken += run;
+        if (!run)
             break;
-        taken += more;
     }
     if (taken)
         progress_count_packets(taken);
