@@ -282,8 +282,21 @@ struct others {
     unsigned count;
 };
 
-/* The library's other thread would take packets for the stepped one, which is slow. It is stopped where it waits in the
- * kernel, because elsewhere it may hold a lock. */
+/* Calls in which the library's threads wait for something to do. */
+static bool waits(const struct user_regs_struct *registers)
+{
+    static const unsigned long long calls[] = {SYS_epoll_wait, SYS_epoll_pwait, SYS_epoll_pwait2,
+                                               SYS_ppoll,      SYS_poll,        SYS_futex,
+                                               SYS_read,       SYS_recvmsg};
+
+    for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++)
+        if (registers->orig_rax == calls[i])
+            return true;
+    return false;
+}
+
+/* The library's other threads would take packets for the stepped one, which is slow. They are stopped where they wait in
+ * the kernel, because elsewhere they may hold a lock. */
 static void stop_waiting(pid_t thread)
 {
     struct user_regs_struct registers;
@@ -295,8 +308,7 @@ static void stop_waiting(pid_t thread)
         if (ptrace(PTRACE_INTERRUPT, thread, NULL, NULL) || waitpid(thread, &status, __WALL) != thread ||
             ptrace(PTRACE_GETREGS, thread, NULL, &registers))
             give_up("PTRACE_INTERRUPT");
-        if (registers.orig_rax == SYS_epoll_wait || registers.orig_rax == SYS_epoll_pwait ||
-            registers.orig_rax == SYS_epoll_pwait2)
+        if (waits(&registers))
             return;
         if (ptrace(PTRACE_CONT, thread, NULL, NULL))
             give_up("PTRACE_CONT");

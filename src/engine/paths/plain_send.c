@@ -208,7 +208,7 @@ static void run_sends(struct qp *qp, uint32_t end, bool *ret_rings)
 
 /* Of SENDs that were put into the lane while the QP was locked. complete: nothing is left to be posted, and the lock is
  * released here; else route_ring() follows. */
-static void end_post(struct qp *qp, bool complete, bool rings)
+static inline void end_post(struct qp *qp, bool complete, bool rings)
 {
     struct lane *lane = route_of(qp)->lane;
 
@@ -225,10 +225,14 @@ struct ibv_send_wr *plain_post(struct qp *qp, struct ibv_send_wr *wr)
 {
     bool rings = false;
 
-    if (qp->transport.link.direct_up_to && wr->opcode == IBV_WR_RDMA_WRITE)
+    if (qp->transport.link.direct_up_to && wr->opcode == IBV_WR_RDMA_WRITE) {
         wr = direct_post_plain(qp, wr);
-    if (wr)
-        wr = post_sends(qp, wr, &rings);
+        if (likely(!wr)) {
+            lock_release(&qp->lock);
+            return NULL;
+        }
+    }
+    wr = post_sends(qp, wr, &rings);
     end_post(qp, !wr, rings);
     return wr;
 }
