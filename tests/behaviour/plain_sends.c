@@ -476,11 +476,60 @@ static void small_sends_of_one_piece_are_plain(void **state)
     close_both(pairs);
 }
 
+/* --- what a QP remembers ------------------------------------------------------------------------------- */
+
+enum { TRIES = 4096 };
+
+/* The library keeps the structures of QPs. A QP of another PD that gets the structure of a destroyed one does not get what
+ * that one knew: the region is not of its PD. */
+static void a_qp_forgets_the_regions_of_the_one_before(void **state)
+{
+    const struct end_attr attr = attributes(false, false);
+    struct pair p;
+    struct end other, far;
+    const struct ibv_qp *before;
+    struct ibv_pd *pd;
+    struct send send;
+    unsigned int tries = 0;
+
+    pair_open(&p, &attr, &attr);
+    end_connect(&p.a, &p.b);
+    pair_marker(&p.a, &p.b);
+    end_recv(&p.b, a_recv(&p.b, 1, 0, 8));
+    end_send(&p.a, a_send(&p.a, 1, 0, 8));
+    end_expect_success(&p.a, SQ, 1, IBV_WC_SEND);
+    end_expect_success(&p.b, RQ, 1, IBV_WC_RECV);
+    before = p.a.qp;
+    end_close_qp(&p.a);
+    pd = ibv_alloc_pd(p.a.context);
+    assert_non_null(pd);
+    for (;;) {
+        end_open_in(&other, NEAR, &attr, pd, p.a.context);
+        if (other.qp == before)
+            break;
+        assert_true(++tries < TRIES);
+        end_close_objects(&other);
+    }
+    end_share(&far, &p.b);
+    end_connect(&other, &far); /* no request before, which would make it look for a region of its own */
+    end_recv(&far, a_recv(&far, 2, 0, 8));
+    send = a_send(&other, 2, 0, 8);
+    send.sge[0].addr = (uintptr_t)p.a.buf;
+    send.sge[0].lkey = p.a.lkey;
+    end_send(&other, send);
+    end_expect_status(&other, SQ, 2, IBV_WC_LOC_PROT_ERR);
+    end_close_objects(&other);
+    assert_int_equal(ibv_dealloc_pd(pd), 0);
+    end_close_qp(&far);
+    pair_close(&p);
+}
+
 int main(int argc, char **argv)
 {
 #define PLAIN(fn) TEST_WITH(fn, .fars = 1)
     const struct test tests[] = {
         PLAIN(small_sends_of_one_piece_are_plain),
+        PLAIN(a_qp_forgets_the_regions_of_the_one_before),
         PLAIN(requests_that_succeed_do_the_same_both_ways),
         PLAIN(receives_of_an_srq_do_the_same_both_ways),
         PLAIN(what_wr_builders_post_does_the_same_both_ways),
