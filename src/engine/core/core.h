@@ -118,7 +118,7 @@ extern _Atomic uint32_t progress_application_polls, progress_packets, progress_a
 
 /* --- plain_receive.c ------------------------------------------------------------------------------------- */
 
-/* local_ops.small: plain SENDs, and acknowledgements, of the QP that the next record is for. */
+/* local_ops.small: takes plain SENDs and acknowledgements, up to the first packet that is neither. */
 unsigned plain_receive(struct lane *lane, unsigned budget);
 /* route_run() of a QP that owes a mere acknowledgement by that lane, and has nothing else to do. False: it is not such a
  * QP, or the ring is full. QP lock held. */
