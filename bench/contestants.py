@@ -90,9 +90,10 @@ class Perftest:
     prefix = ()  # of both sides' commands
     most = 50000  # exchanges
 
-    def __init__(self, bench, op, local, volume=1 << 31):
+    def __init__(self, bench, op, local, volume=1 << 31, messages=1000000, options=()):
         self.bench, self.op, self.local, self.volume = bench, op, local, volume
-        self.name = f'{op} {local}'
+        self.messages, self.options = messages, list(options)  # of a rate: at most so many; further options of ib_OP_bw
+        self.name = ' '.join([op, local, *options])
 
     def _rows(self, argv):
         text = self.bench.pair(argv, self.bench.softhca(self.local))
@@ -106,8 +107,8 @@ class Perftest:
         return self._rows([*self.prefix, f'ib_{self.op}_lat', '-F', '-x', '0', '-s', str(size), '-n', str(n)])[4]  # t_typical
 
     def rate(self, size):
-        n = count_for(size, self.volume, 100, 1000000)
-        row = self._rows([*self.prefix, f'ib_{self.op}_bw', '-F', '-x', '0', '-s', str(size), '-n', str(n)])
+        n = count_for(size, self.volume, 100, self.messages)
+        row = self._rows([*self.prefix, f'ib_{self.op}_bw', '-F', '-x', '0', '-s', str(size), '-n', str(n), *self.options])
         return row[4] * 1e6
 
 
@@ -258,8 +259,9 @@ class Explained(Perftest):
 class Ucx:
     """ucx_perftest; tls says which of its shared-memory transports it may use."""
 
-    def __init__(self, bench, name, lat, bw, tls, volume=1 << 31):
+    def __init__(self, bench, name, lat, bw, tls, volume=1 << 31, messages=2000000):
         self.bench, self.name, self.lat, self.bw, self.tls, self.volume = bench, name, lat, bw, tls, volume
+        self.messages = messages
 
     def _row(self, test, size, n):
         env = self.bench.env({'UCX_TLS': self.tls, 'UCX_WARN_UNUSED_ENV_VARS': 'n'})
@@ -273,7 +275,7 @@ class Ucx:
         return self._row(self.lat, size, count_for(size, 1 << 29, 50, 100000))['50.0_percentile_lat']
 
     def rate(self, size):
-        return self._row(self.bw, size, count_for(size, self.volume, 100, 2000000))['overall_mr']
+        return self._row(self.bw, size, count_for(size, self.volume, 100, self.messages))['overall_mr']
 
 
 class Table:

@@ -9,6 +9,7 @@
 #include "common.h"
 #include "endpoint.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -275,9 +276,73 @@ static void run_receiver(int fd)
     }
 }
 
+enum { OTHERS_MAX = 16 };
+struct others {
+    pid_t thread[OTHERS_MAX];
+    unsigned count;
+};
+
+/* Calls in which the library's threads wait for something to do. */
+static bool waits(const struct user_regs_struct *registers)
+{
+    static const unsigned long long calls[] = {SYS_epoll_wait, SYS_epoll_pwait, SYS_epoll_pwait2,
+                                               SYS_ppoll,      SYS_poll,        SYS_futex,
+                                               SYS_read,       SYS_recvmsg};
+
+    for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++)
+        if (registers->orig_rax == calls[i])
+            return true;
+    return false;
+}
+
+/* The library's other threads would take packets for the stepped one, which is slow. They are stopped where they wait in
+ * the kernel, because elsewhere they may hold a lock. */
+static void stop_waiting(pid_t thread)
+{
+    struct user_regs_struct registers;
+    int status;
+
+    if (ptrace(PTRACE_SEIZE, thread, NULL, NULL))
+        give_up("PTRACE_SEIZE");
+    for (;;) {
+        if (ptrace(PTRACE_INTERRUPT, thread, NULL, NULL) || waitpid(thread, &status, __WALL) != thread ||
+            ptrace(PTRACE_GETREGS, thread, NULL, &registers))
+            give_up("PTRACE_INTERRUPT");
+        if (waits(&registers))
+            return;
+        if (ptrace(PTRACE_CONT, thread, NULL, NULL))
+            give_up("PTRACE_CONT");
+        usleep(1000);
+    }
+}
+
+static void stop_others(pid_t stepped, struct others *others)
+{
+    char path[64];
+    const struct dirent *entry;
+    DIR *threads;
+
+    snprintf(path, sizeof(path), "/proc/%d/task", (int)stepped);
+    threads = opendir(path);
+    if (!threads)
+        give_up(path);
+    while ((entry = readdir(threads))) {
+        pid_t thread = (pid_t)atol(entry->d_name);
+
+        if (thread <= 0 || thread == stepped)
+            continue;
+        if (others->count == OTHERS_MAX)
+            give_up("threads");
+        stop_waiting(thread);
+        others->thread[others->count++] = thread;
+    }
+    closedir(threads);
+}
+
 static void trace(pid_t stepped)
 {
     FILE *out = fopen(opt.file, "w");
+    struct others others = {.count = 0};
     char line[512];
     FILE *maps;
     int status;
@@ -301,6 +366,7 @@ static void trace(pid_t stepped)
     if (ptrace(PTRACE_SEIZE, stepped, NULL, NULL) || ptrace(PTRACE_INTERRUPT, stepped, NULL, NULL) ||
         waitpid(stepped, &status, __WALL) != stepped)
         give_up("ptrace");
+    stop_others(stepped, &others);
     atomic_store(&shared->go, 1);
     while (!atomic_load(&shared->done)) {
         struct step step = {.phase = atomic_load_explicit(&shared->phase, memory_order_relaxed)};
@@ -315,6 +381,8 @@ static void trace(pid_t stepped)
             give_up("PTRACE_SINGLESTEP");
     }
     fclose(out);
+    while (others.count)
+        ptrace(PTRACE_DETACH, others.thread[--others.count], NULL, NULL);
     ptrace(PTRACE_DETACH, stepped, NULL, NULL);
 }
 

@@ -44,7 +44,9 @@ ROWS = [(what, path, options.split()) for what, path, options in (
     ('SEND, inline, chains', 'ring', 'send inline chain'),
     ('SEND, ibv_wr_*, chains', 'ring', 'send extended chain'),
     ('SEND, chains', 'mapped', 'send chain'),
-    ('SEND, chains: receiver', 'ring', 'send chain receiver'),
+    ('SEND, receiver', 'ring', 'send receiver'),
+    ('SEND, chains, receiver', 'ring', 'send chain receiver'),
+    ('SEND, chains, receiver', 'mapped', 'send chain receiver'),
 )]
 
 

@@ -52,6 +52,17 @@ static inline void lock_release(struct lock *lock)
         lock_wake_one(lock);
 }
 
+/* As lock_release(), and a full fence behind it, which on x86 the exchange is already. */
+static inline void lock_release_and_fence(struct lock *lock)
+{
+    lock_release(lock);
+#if defined(__x86_64__)
+    atomic_signal_fence(memory_order_seq_cst);
+#else
+    atomic_thread_fence(memory_order_seq_cst);
+#endif
+}
+
 static inline bool lock_held(const struct lock *lock)
 {
     return atomic_load_explicit(&lock->word, memory_order_relaxed) != 0;

@@ -23,6 +23,11 @@ static inline psn_t psn_add(psn_t psn, uint32_t count)
     return psn_make(psn.value + count);
 }
 
+static inline uint32_t psn_distance(psn_t from, psn_t to)
+{
+    return (to.value - from.value) & PSN_MASK;
+}
+
 /* Signed distance a - b, in [-2^23, 2^23). */
 static inline int32_t psn_diff(psn_t a, psn_t b)
 {

@@ -31,6 +31,7 @@ static void describe_repairs(struct out *out, const struct qp_record *qp, bool f
     bool any = false;
 
     out_number(out, "plain_requests", sender->plain);
+    out_number(out, "plain_receives", responder->plain);
     for (unsigned i = 0; i < array_size(counts); i++) {
         out_number(out, counts[i].key, counts[i].count);
         if (!counts[i].count || !counts[i].words || (counts[i].of_retry && !retried))

@@ -64,6 +64,30 @@ int lane_send(struct lane *lane, const struct packet *packet, const struct iovec
     return error;
 }
 
+bool lane_begin(struct lane *lane)
+{
+    if (unlikely(!link_is_up(lane->link)))
+        return false;
+    lock_acquire(&lane->transmit_lock);
+
+    return true;
+}
+
+bool lane_put(struct lane *lane, const struct lane_small *small)
+{
+    return ring_put(&lane->writer, small);
+}
+
+bool lane_end(struct lane *lane)
+{
+    ring_publish_held(&lane->writer);
+    atomic_store_explicit(&lane->prefetch_at, (const char *)ring_at(lane->writer.data, lane->writer.position),
+                          memory_order_relaxed);
+    /* The fence is that of lane_ring(), with the same partners. */
+    lock_release_and_fence(&lane->transmit_lock);
+    return unlikely(atomic_load_explicit(&lane->ring_due, memory_order_relaxed)) || lane_reader_sleeps(lane);
+}
+
 /* A small record takes one line. Publishing it also writes a zero into the line behind it, which the reader's cache
  * holds since the last lap. So this prefetches both lines, and a third one for the next record. */
 void lane_prefetch(const struct lane *lane)

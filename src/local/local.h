@@ -58,6 +58,9 @@ struct local_ops {
     void (*resolved)(uint32_t block, struct link *link);
     /* Optional. local_link_is_coming() may have become false. Helper thread. */
     void (*settled)(void);
+    /* Optional. Records that lane_peek() shows have arrived: takes those it likes, at most `budget`, by lane_take(), and
+     * returns their number. What it leaves goes to packet(). Under the lane's receive lock, in a rundown section. */
+    unsigned (*small)(struct lane *lane, unsigned budget);
     /* The end of local_name_search(): the link to the holder; NULL: no holder, or the holder cannot be reached.
      * Helper thread. */
     void (*found)(uint64_t cookie, struct link *link);
@@ -238,6 +241,30 @@ uint32_t local_reference_from(void);
  * transmit lock. Does not ring the doorbell: see lane_ring(). */
 int lane_send(struct lane *lane, const struct packet *packet, const struct iovec *gather,
               unsigned gather_count);
+/* Of small messages nearly all packets are one of these: a SEND of RC in one packet of at most LANE_SMALL bytes, with or
+ * without immediate data, or an acknowledgement of RC. Neither carries an acknowledgement of the other direction. */
+#define LANE_SMALL 256u
+struct lane_small {
+    uint8_t opcode;   /* OP_SEND_ONLY, OP_SEND_ONLY_IMM, OP_ACKNOWLEDGE */
+    uint8_t flags;    /* PACKET_SOLICITED, PACKET_ACK_REQUEST */
+    uint8_t syndrome; /* as in struct packet, like all that follows */
+    uint16_t pkey;
+    uint32_t dest_qpn, src_qpn;
+    psn_t psn;
+    uint32_t dest_ifindex;
+    uint32_t argument; /* imm_data, or the acknowledgement's msn */
+    uint32_t length;   /* of the payload; 0: an acknowledgement */
+    uint32_t granules; /* received: of the record */
+    const void *payload;
+};
+/* Writes several of them under one lock: lane_begin(); lane_put() for each; lane_end(), which publishes all at once. In a
+ * rundown section. False: the link is down, and lane_end() must not be called. */
+bool lane_begin(struct lane *lane);
+/* False: the ring has no space, or only behind its end; nothing was written, and lane_send() may do it. */
+bool lane_put(struct lane *lane, const struct lane_small *small);
+/* True: lane_ring() has to be called, because the reader sleeps, or its doorbell was delayed. */
+bool lane_end(struct lane *lane);
+
 /* Prefetches the lines that the next record will take. */
 void lane_prefetch(const struct lane *lane);
 /* Does the reader of the lane sleep, or wait to be rung? A guess, without a fence. */
@@ -273,6 +300,10 @@ void lane_revoke(struct lane *lane);
 
 /* --- progress ------------------------------------------------------------------------------------------- */
 
+/* While ops->small() runs: a checked copy of the next record, but for the payload, which stays in the ring until
+ * lane_take(). False: there is none, or it is another packet. */
+bool lane_peek(struct lane *lane, struct lane_small *ret_small);
+void lane_take(struct lane *lane, const struct lane_small *small);
 /* Takes at most `budget` packets from each hot lane; skips lanes that another thread is polling. Returns the number
  * taken. In a rundown section. */
 unsigned local_poll(unsigned budget);

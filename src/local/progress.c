@@ -85,6 +85,26 @@ static void publish_and_ring(struct lane *lane, bool all)
         link_ring(lane->link, LINK_RINGS);
 }
 
+bool lane_peek(struct lane *lane, struct lane_small *ret_small)
+{
+    return ring_peek(&lane->reader, ret_small);
+}
+
+void lane_take(struct lane *lane, const struct lane_small *small)
+{
+    lane->reader.position += small->granules * GRANULE;
+}
+
+/* Lets the engine take small packets, as many as it likes. Under receive_lock. */
+static unsigned take_small(struct lane *lane, unsigned budget)
+{
+    unsigned taken = local.ops->small ? local.ops->small(lane, budget) : 0;
+
+    if (unlikely(ring_release(&lane->reader, 0)) && ring_take_writer_waits(lane->reader.control))
+        link_ring(lane->link, LINK_RINGS);
+    return taken;
+}
+
 /* Delivers at most `budget` records, and FETCH_BUDGET bytes by reference. Under receive_lock. */
 static unsigned take_records(struct lane *lane, unsigned budget)
 {
@@ -97,6 +117,9 @@ static unsigned take_records(struct lane *lane, unsigned budget)
 
     memset(&packet.grh, 0, sizeof(packet.grh));
     while (taken < budget && fetched < FETCH_BUDGET) {
+        taken += take_small(lane, budget - taken);
+        if (taken == budget || !atomic_load_explicit(ring_next_word(&lane->reader), memory_order_relaxed))
+            break;
         found = ring_read(&lane->reader, &packet, references, &granules);
         if (found <= 0)
             break;

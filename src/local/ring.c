@@ -13,6 +13,7 @@
 #define PUBLISH_STEP  (RING_SMALL / 4)
 #define PUBLISH_EMPTY (RING_SMALL / 16)
 static_assert(RING_SIZE - PUBLISH_EMPTY >= RING_SPACE_FOR_ANY, "an empty ring takes any record");
+static_assert(LANE_SMALL < RECORD_ALIGN_FROM, "the payload of a small packet lies behind the header");
 
 static struct ring_control *control_of(void *memory, unsigned ring)
 {
@@ -267,6 +268,64 @@ int ring_write(struct ring_writer *writer, const struct packet *packet, const st
     return 0;
 }
 
+/* Lines ahead of the record that is written: while this one is filled, they move here from the reader's cache. */
+
+/* ring_write() with the constants of such a packet. The word of the first record is held back: the reader, which waits for
+ * that, touches none of the lines behind it while they are written. */
+bool ring_put(struct ring_writer *writer, const struct lane_small *small)
+{
+    const uint32_t bytes =
+        ((uint32_t)sizeof(struct record_header) + small->length + GRANULE - 1) / GRANULE * GRANULE;
+    const uint64_t position = writer->position;
+    const uint32_t offset = (uint32_t)(position % RING_SIZE);
+    struct record_header *record = ring_at(writer->data, position);
+    uint64_t word;
+
+    if (unlikely(offset >= RING_SMALL)) { /* wraps_early() decides, or has decided */
+        if (!writer->uses_all || bytes > RING_SIZE - offset)
+            return false;
+    } else {
+        writer->uses_all = false;
+    }
+    if (unlikely(bytes + GRANULE > free_bytes(writer)) &&
+        (refresh_consumed(writer) != 0 || bytes + GRANULE > free_bytes(writer)))
+        return false;
+
+    record->dest_qpn = small->dest_qpn;
+    record->src_qpn = small->src_qpn | (uint32_t)small->syndrome << 24;
+    record->psn = small->psn.value;
+    record->ack_psn = 0;
+    record->dest_ifindex = small->dest_ifindex;
+    record->payload_length = small->length;
+    record->pkey = small->pkey;
+    record->reference_epoch = (uint16_t)writer->reference_epoch;
+    record->argument = small->argument;
+    if (likely(small->length == sizeof(uint64_t)))
+        memcpy(record + 1, small->payload, sizeof(uint64_t));
+    else if (small->length)
+        memcpy(record + 1, small->payload, small->length);
+    word = record_word(position, bytes / GRANULE, small->opcode, small->flags);
+    if (!writer->held) {
+        writer->held = word;
+        writer->held_at = position;
+    } else {
+        atomic_store_explicit(&record->word, word, memory_order_relaxed);
+    }
+    writer->last = position;
+    writer->position = position + bytes;
+    return true;
+}
+
+void ring_publish_held(struct ring_writer *writer)
+{
+    if (!writer->held)
+        return;
+    atomic_store_explicit(&ring_at(writer->data, writer->position)->word, 0, memory_order_relaxed);
+    /* Release, and its partner, as in publish_record(). */
+    atomic_store_explicit(&ring_at(writer->data, writer->held_at)->word, writer->held, memory_order_release);
+    writer->held = 0;
+}
+
 /* --- reader --------------------------------------------------------------------------------------------- */
 
 static bool publish_position(struct ring_reader *reader)
@@ -462,4 +521,47 @@ int ring_read(struct ring_reader *reader, struct packet *packet, struct packet_r
     }
     *ret_granules = granules;
     return 1;
+}
+
+static inline bool is_small(uint8_t opcode, uint8_t flags)
+{
+    if (opcode == OP_ACKNOWLEDGE)
+        return !flags;
+    return (opcode == OP_SEND_ONLY || opcode == OP_SEND_ONLY_IMM) &&
+           !(flags & ~(PACKET_SOLICITED | PACKET_ACK_REQUEST));
+}
+
+/* ring_read() with the constants of such a packet. */
+bool ring_peek(struct ring_reader *reader, struct lane_small *ret_small)
+{
+    const uint32_t offset = (uint32_t)(reader->position % RING_SIZE);
+    const char *record = reader->data + offset;
+    struct header_copy header;
+
+    /* Acquire; partner: the release in ring_put() and publish_record(). */
+    header.word = atomic_load_explicit(&((const struct record_header *)(const void *)record)->word,
+                                       memory_order_acquire);
+    ret_small->opcode = (uint8_t)(header.word >> 48);
+    ret_small->flags = (uint8_t)(header.word >> 56);
+    if ((uint32_t)header.word != record_stamp(reader->position) ||
+        !is_small(ret_small->opcode, ret_small->flags))
+        return false;
+    memcpy((char *)&header + sizeof(header.word), record + sizeof(header.word),
+           sizeof(header) - sizeof(header.word));
+    ret_small->granules = (uint32_t)(header.word >> 32) & 0xffff;
+    ret_small->length = header.payload_length;
+    if (unlikely(header.dest_qpn >> 24 || header.payload_length > LANE_SMALL ||
+                 (sizeof(header) + header.payload_length + GRANULE - 1) / GRANULE != ret_small->granules ||
+                 ret_small->granules > (RING_SIZE - offset) / GRANULE ||
+                 (ret_small->opcode == OP_ACKNOWLEDGE && header.payload_length)))
+        return false;
+    ret_small->dest_qpn = header.dest_qpn;
+    ret_small->src_qpn = header.src_qpn & QPN_MASK;
+    ret_small->syndrome = (uint8_t)(header.src_qpn >> 24);
+    ret_small->pkey = header.pkey;
+    ret_small->psn = psn_make(header.psn);
+    ret_small->dest_ifindex = header.dest_ifindex;
+    ret_small->argument = header.argument;
+    ret_small->payload = record + sizeof(header);
+    return true;
 }

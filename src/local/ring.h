@@ -21,6 +21,9 @@ struct ring_writer {
     uint64_t last;     /* position of the record written last */
     uint32_t reference_epoch;
     bool uses_all; /* uses more than the first RING_SMALL bytes in this lap */
+    /* Between ring_put() and ring_publish_held(): the word of the first record that is not published, and its position; 0:
+     * none is. */
+    uint64_t held, held_at;
 };
 
 struct ring_reader {
@@ -39,6 +42,10 @@ void ring_reader_init(struct ring_reader *reader, void *memory, unsigned ring);
  * large; -EINVAL: `gather` is shorter than the payload; -EPROTO: the reader published an invalid position. */
 int ring_write(struct ring_writer *writer, const struct packet *packet, const struct iovec *gather,
                unsigned gather_count);
+/* The same for a small packet, see lane_put(). */
+bool ring_put(struct ring_writer *writer, const struct lane_small *small);
+/* Publishes all that ring_put() has written. */
+void ring_publish_held(struct ring_writer *writer);
 /* 1: any record can be written; 0: not; -EPROTO as above. */
 int ring_has_space(struct ring_writer *writer);
 
@@ -58,6 +65,8 @@ static inline const _Atomic uint64_t *ring_next_word(const struct ring_reader *r
  * elements. */
 int ring_read(struct ring_reader *reader, struct packet *packet, struct packet_reference *references,
               uint32_t *ret_granules);
+/* The same for a small packet. False: the next record is another, or not there, or invalid; ring_read() says which. */
+bool ring_peek(struct ring_reader *reader, struct lane_small *ret_small);
 /* Releases the record that ring_read() returned. True: the new position was published to the writer, and the caller
  * calls ring_take_writer_waits(). */
 bool ring_release(struct ring_reader *reader, uint32_t granules);

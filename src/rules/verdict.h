@@ -34,6 +34,8 @@ enum verdict {
 #define SYNDROME_KIND(s)  ((uint8_t)(((s) >> 5) & 3))
 #define SYNDROME_VALUE(s) ((uint8_t)((s)&0x1f))
 enum { SYNDROME_ACK = 0, SYNDROME_RNR = 1, SYNDROME_NAK = 3 };
+/* An acknowledgement without end-to-end flow control information (IBA 9.7.7.2). */
+#define SYNDROME_ACK_NO_CREDITS (SYNDROME_ACK << 5 | 0x1f)
 enum nak_code { NAK_SEQUENCE, NAK_INVALID_REQUEST, NAK_REMOTE_ACCESS, NAK_REMOTE_OPERATION, NAK_INVALID_RD };
 
 const char *verdict_name(enum verdict verdict);

@@ -32,16 +32,6 @@
 #define SLICE_PACKETS 64
 #define SLICE_BYTES   (256u * 1024)
 
-#define DEFAULT_PKEY 0xffff
-
-/* Most PSNs in flight on any link: psn_t compares within half its range (IBA 9.7.2). */
-#define WINDOW_PSNS (1u << 23)
-
-static inline uint32_t psn_distance(psn_t from, psn_t to)
-{
-    return (to.value - from.value) & PSN_MASK;
-}
-
 static inline uint32_t packets_of(uint32_t length, uint32_t mtu)
 {
     return length <= mtu ? 1 : (uint32_t)(((uint64_t)length + mtu - 1) / mtu);

@@ -139,6 +139,8 @@ struct transport_ports {
      * order, also for unsignaled requests that succeed (the owner makes no CQE for those). */
     void (*complete_send)(struct transport_qp *qp, const struct send_wqe *wqe, uint32_t counter,
                           enum verdict verdict, uint32_t byte_len);
+    /* The same for `count` requests from that counter on, all of which have succeeded. */
+    void (*complete_sends)(struct transport_qp *qp, uint32_t counter, uint32_t count);
     /* Takes the next receive (own queue or SRQ): 0, or -ENOENT. Valid until complete_receive(). */
     int (*take_receive)(struct transport_qp *qp, const struct recv_wqe **ret_wqe);
     /* Completes the receive that was taken. */

@@ -18,6 +18,11 @@
 #include "rules/fault.h"
 #include "transport/ports.h"
 
+#define DEFAULT_PKEY 0xffffu
+
+/* Most PSNs in flight on any link: psn_t compares within half its range (IBA 9.7.2). */
+#define WINDOW_PSNS (1u << 23)
+
 /* Attributes as ibv_modify_qp() set them and ibv_query_qp() reports them. */
 struct qp_attributes {
     uint32_t qkey, dest_qpn, rq_psn, sq_psn, access_flags;
@@ -80,7 +85,8 @@ struct sender {
     ns_t timer_delay,
         timeout_left; /* of the ACK timer: the delay it was armed with; what is left of the timeout */
     uint32_t expirations, probes_sent, congestions; /* statistics */
-    uint32_t plain; /* statistics: requests that went the straight way (engine/direct/plain.c) */
+    uint32_t
+        plain; /* statistics: requests that went the straight way (engine/direct/plain.c, paths/plain_send.c) */
 };
 
 enum sender_wait {
@@ -150,6 +156,7 @@ struct responder {
     uint8_t together; /* READ, atomic and FLUSH requests accepted of the current batch (PACKET_TOGETHER) */
     psn_t owed_psn;
     uint32_t duplicates, drops; /* statistics */
+    uint32_t plain; /* statistics: requests that went the straight way (engine/core/plain_receive.c) */
 };
 enum responder_message {
     MESSAGE_NONE,
@@ -264,6 +271,8 @@ struct link_properties {
     bool piggyback_acks; /* carries PACKET_HAS_ACK */
     /* One-sided requests up to this length are offered to ports->direct->map(); 0: none. */
     uint32_t direct_up_to;
+    /* The owner's: SENDs up to this length carry their bytes in one packet, and may be plain; 0: none. */
+    uint32_t plain_send_up_to;
     bool deposits; /* ports->direct->peek_remote_receive() is called */
     /* Only WRITE is offered to map(): max_rd_atomic exceeds what the peer granted, which its responder checks. */
     bool rd_atomic_by_packets;
@@ -465,6 +474,8 @@ void relay_move_failed(struct transport_qp *qp);
  * false: dropped silently, for the state or the identity of the QP. On a link that loses nothing the caller then sends
  * PACKET_DROPPED for an RC request, and for a UC packet by reference (the sender's buffer is exposed until then). */
 bool transport_receive(struct transport_qp *qp, const struct packet *packet);
+/* The same for an acknowledgement that is no NAK, of a reliable QP in RTS, by its peer, on a link that loses nothing. */
+void transport_acknowledged(struct transport_qp *qp, psn_t psn);
 
 /* --- ud.c ---------------------------------------------------------------------------------------------------- */
 

@@ -14,6 +14,11 @@ static cold_path void receive_unknown(struct transport_qp *qp, const struct pack
     }
 }
 
+void transport_acknowledged(struct transport_qp *qp, psn_t psn)
+{
+    sender_piggybacked(qp, psn);
+}
+
 static bool receive_response(struct transport_qp *qp, const struct packet *packet, uint32_t properties)
 {
     enum ibv_qp_state state = qp_state(qp);

@@ -8,8 +8,6 @@
 #include "transport/machine.h"
 #include "transport/ordered_copy.h"
 
-#define NO_CREDITS 0x1f /* AETH: no end-to-end flow control information (IBA 9.7.7.2) */
-
 struct slice {
     uint32_t packets, bytes; /* left */
 };
@@ -28,7 +26,7 @@ static void fill_response(const struct transport_qp *qp, uint8_t operation, psn_
     packet->src_qpn = atomic_load_explicit(&record->qpn, memory_order_relaxed);
     packet->psn = psn;
     packet->dest_ifindex = record->attributes.path.destination_ifindex;
-    packet->syndrome = SYNDROME_ACK << 5 | NO_CREDITS;
+    packet->syndrome = SYNDROME_ACK_NO_CREDITS;
     packet->msn = record->responder.msn & PSN_MASK;
 }
 

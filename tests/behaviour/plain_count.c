@@ -26,7 +26,7 @@ static const struct segment_header *own_segment(void)
     return found;
 }
 
-bool plain_requests_of(uint32_t qpn, uint32_t *ret_count)
+static const struct qp_record *record_of(uint32_t qpn)
 {
     const struct segment_header *header = own_segment();
 
@@ -34,10 +34,26 @@ bool plain_requests_of(uint32_t qpn, uint32_t *ret_count)
         const struct qp_record *record =
             (const void *)((const char *)header + header->qps.offset + (size_t)i * header->qps.stride);
 
-        if (record->qpn == qpn) {
-            *ret_count = record->sender.plain;
-            return true;
-        }
+        if (record->qpn == qpn)
+            return record;
     }
-    return false;
+    return NULL;
+}
+
+bool plain_requests_of(uint32_t qpn, uint32_t *ret_count)
+{
+    const struct qp_record *record = record_of(qpn);
+
+    if (record)
+        *ret_count = record->sender.plain;
+    return record != NULL;
+}
+
+bool plain_receives_of(uint32_t qpn, uint32_t *ret_count)
+{
+    const struct qp_record *record = record_of(qpn);
+
+    if (record)
+        *ret_count = record->responder.plain;
+    return record != NULL;
 }

@@ -7,5 +7,7 @@
 
 /* How many requests of a QP of this process were plain, as its published segment says. */
 bool plain_requests_of(uint32_t qpn, uint32_t *ret_count);
+/* The same of the requests of its peer. */
+bool plain_receives_of(uint32_t qpn, uint32_t *ret_count);
 
 #endif

@@ -41,6 +41,9 @@ static const char *const watched[] = {
     "direct_map_end",
     "direct_post_plain",
     "direct_run_plain",
+    "plain_post",
+    "plain_run",
+    "plain_receive",
     "direct_copy",
     "direct_settle",
     "direct_deposit",
@@ -59,6 +62,8 @@ static const char *const watched[] = {
     "mapping_end",
     /* rings and bells */
     "ring_write",
+    "ring_put",
+    "ring_publish_held",
     "ring_publish",
     "notify_wake",
 };

@@ -110,6 +110,15 @@ static void port_complete_send(struct transport_qp *transport, const struct send
     atomic_store(&qp->record.sender.retired, counter + 1);
 }
 
+static void port_complete_sends(struct transport_qp *transport, uint32_t counter, uint32_t count)
+{
+    for (uint32_t end = counter + count; counter != end; counter++) {
+        const struct send_wqe *wqe = send_wqe_at(transport, counter);
+
+        port_complete_send(transport, wqe, counter, VERDICT_OK, wqe->length);
+    }
+}
+
 struct recv_wqe *receive_at(const struct fuzz_qp *qp, uint32_t counter)
 {
     return (struct recv_wqe *)(qp->receives + (counter % FUZZ_DEPTH) * RECV_WQE_SIZE(FUZZ_SGE));
@@ -248,6 +257,7 @@ static const struct transport_ports ports = {
     .send_notice = port_send_notice,
     .alloc_copies = port_alloc_copies,
     .complete_send = port_complete_send,
+    .complete_sends = port_complete_sends,
     .take_receive = port_take_receive,
     .complete_receive = port_complete_receive,
     .raise_event = port_raise_event,

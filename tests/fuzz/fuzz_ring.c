@@ -74,6 +74,26 @@ static void check(const struct ring_reader *reader, const struct packet *packet)
     check_again(packet);
 }
 
+/* ring_peek() shows exactly the small packets among those that ring_read() returns, and the same of them. */
+static void check_peeked(const struct packet *packet, const struct lane_small *small, bool peeked)
+{
+    bool ack = packet->opcode == OP_ACKNOWLEDGE;
+    unsigned flags = ack ? 0 : PACKET_SOLICITED | PACKET_ACK_REQUEST;
+    bool is_small = (ack || packet->opcode == OP_SEND_ONLY || packet->opcode == OP_SEND_ONLY_IMM) &&
+                    !(packet->flags & ~flags) && packet->payload_length <= LANE_SMALL;
+
+    require(peeked == is_small);
+    if (!peeked)
+        return;
+    require(small->opcode == packet->opcode && small->flags == packet->flags && small->pkey == packet->pkey);
+    require(small->dest_qpn == packet->dest_qpn && small->src_qpn == packet->src_qpn);
+    require(psn_equal(small->psn, packet->psn) && small->syndrome == packet->syndrome);
+    require(small->dest_ifindex == packet->dest_ifindex && small->length == packet->payload_length);
+    require(!ack || small->argument == packet->msn);
+    require(packet->opcode != OP_SEND_ONLY_IMM || small->argument == packet->imm_data);
+    require(!small->length || small->payload == packet->payload);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct packet_reference references[PACKET_REFERENCES];
@@ -102,14 +122,23 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
     for (;;) {
         uint64_t before = reader.position;
+        struct lane_small small;
+        bool peeked;
         int found;
 
         fix_stamp(&reader);
+        peeked = ring_peek(&reader, &small);
+        require(reader.position == before);
         found = ring_read(&reader, &packet, references, &granules);
         if (found == 0 && reader.position != before)
             continue; /* it has skipped to the beginning, where the stamp is to be turned yet */
+        require(found == 1 || !peeked);
         if (found <= 0)
             break;
+        if (reader.position == before) {
+            check_peeked(&packet, &small, peeked);
+            require(!peeked || small.granules == granules);
+        }
         check(&reader, &packet);
         ring_release(&reader, granules);
     }

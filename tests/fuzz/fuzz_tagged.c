@@ -92,6 +92,15 @@ static void port_complete_send(struct transport_qp *transport, const struct send
     require(false); /* the program has posted nothing */
 }
 
+static void port_complete_sends(struct transport_qp *transport, uint32_t counter, uint32_t count)
+{
+    for (uint32_t end = counter + count; counter != end; counter++) {
+        const struct send_wqe *wqe = send_wqe_at(transport, counter);
+
+        port_complete_send(transport, wqe, counter, VERDICT_OK, wqe->length);
+    }
+}
+
 static const struct recv_wqe *take_next(void)
 {
     require(!taken);
@@ -222,6 +231,7 @@ static const struct transport_ports ports = {
     .send = port_send,
     .send_notice = port_send_notice,
     .complete_send = port_complete_send,
+    .complete_sends = port_complete_sends,
     .take_receive = port_take_receive,
     .complete_receive = port_complete_receive,
     .raise_event = port_raise_event,

@@ -117,6 +117,15 @@ static void port_complete_send(struct transport_qp *transport, const struct send
         qp->node->sim->on_sent(qp, &qp->sent[qp->sent_count - 1]);
 }
 
+static void port_complete_sends(struct transport_qp *transport, uint32_t counter, uint32_t count)
+{
+    for (uint32_t end = counter + count; counter != end; counter++) {
+        const struct send_wqe *wqe = send_wqe_at(transport, counter);
+
+        port_complete_send(transport, wqe, counter, VERDICT_OK, wqe->length);
+    }
+}
+
 void sim_receives_push(struct sim_receives *receives, uint64_t wr_id, const struct wqe_sge *sge,
                        unsigned num_sge)
 {
@@ -325,11 +334,11 @@ const struct transport_xrc_ports sim_xrc_ports = {
 /* Direct execution is absent: every request of the simulation travels as packets. */
 #define CORE_PORTS                                                                                           \
     .send = sim_port_send, .send_notice = sim_port_send_notice, .alloc_copies = port_alloc_copies,           \
-    .complete_send = port_complete_send, .take_receive = port_take_receive,                                  \
-    .complete_receive = port_complete_receive, .raise_event = port_raise_event,                              \
-    .sender_failed = port_sender_failed, .responder_failed = port_responder_failed, .drained = port_drained, \
-    .now = port_now, .set_timer = port_set_timer, .random = port_random, .lock_keys = port_lock,             \
-    .unlock_keys = port_lock
+    .complete_send = port_complete_send, .complete_sends = port_complete_sends,                              \
+    .take_receive = port_take_receive, .complete_receive = port_complete_receive,                            \
+    .raise_event = port_raise_event, .sender_failed = port_sender_failed,                                    \
+    .responder_failed = port_responder_failed, .drained = port_drained, .now = port_now,                     \
+    .set_timer = port_set_timer, .random = port_random, .lock_keys = port_lock, .unlock_keys = port_lock
 
 const struct transport_ports sim_ports = {
     CORE_PORTS,

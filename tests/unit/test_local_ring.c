@@ -58,6 +58,22 @@ static int put(struct fixture *f, const struct packet *packet, const void *paylo
     return ring_write(&f->writer, packet, &gather, 1);
 }
 
+static struct lane_small small_send(uint32_t length, const void *payload)
+{
+    return (struct lane_small){.opcode = length % 2 ? OP_SEND_ONLY_IMM : OP_SEND_ONLY,
+                               .flags =
+                                   length % 3 ? PACKET_ACK_REQUEST : PACKET_SOLICITED | PACKET_ACK_REQUEST,
+                               .syndrome = 0x0d,
+                               .pkey = 0x8001,
+                               .dest_qpn = 0xfedcba,
+                               .src_qpn = 0xabcdef,
+                               .psn = psn_make(0xffffff - length),
+                               .dest_ifindex = 0x80000001,
+                               .argument = length % 2 ? 0x12345678 : 0,
+                               .length = length,
+                               .payload = payload};
+}
+
 /* --- what is carried ------------------------------------------------------------------------------------ */
 
 static void test_every_opcode_brings_its_fields(void **state)
@@ -169,6 +185,99 @@ static void test_eight_bytes_fill_one_granule(void **state)
         assert_int_equal(f.granules, 1);
         ring_release(&f.reader, f.granules);
     }
+    end(&f);
+}
+
+static void test_small_packets_are_read_as_any_other(void **state)
+{
+    struct fixture f;
+    struct lane_small peeked;
+    char payload[LANE_SMALL];
+
+    begin(&f);
+    for (uint32_t i = 0; i < LANE_SMALL; i++)
+        payload[i] = (char)i;
+    for (uint32_t length = 1; length <= LANE_SMALL; length++) {
+        struct lane_small small = small_send(length, payload);
+
+        assert_true(ring_put(&f.writer, &small));
+        assert_int_equal(take(&f), 0);
+        ring_publish_held(&f.writer);
+        assert_true(ring_peek(&f.reader, &peeked));
+        assert_int_equal(take(&f), 1);
+        assert_int_equal(f.got.opcode, small.opcode);
+        assert_int_equal(f.got.flags, small.flags);
+        assert_int_equal(f.got.syndrome, small.syndrome);
+        assert_int_equal(f.got.pkey, small.pkey);
+        assert_int_equal(f.got.dest_qpn, small.dest_qpn);
+        assert_int_equal(f.got.src_qpn, small.src_qpn);
+        assert_int_equal(f.got.psn.value, small.psn.value);
+        assert_int_equal(f.got.dest_ifindex, small.dest_ifindex);
+        assert_int_equal(f.got.imm_data, small.argument);
+        assert_int_equal(f.got.payload_length, length);
+        assert_memory_equal(f.got.payload, payload, length);
+        assert_int_equal(peeked.granules, f.granules);
+        assert_int_equal(peeked.length, length);
+        assert_memory_equal(peeked.payload, payload, length);
+        ring_release(&f.reader, f.granules);
+    }
+    end(&f);
+}
+
+static void test_small_packets_are_published_together(void **state)
+{
+    struct lane_small small, peeked;
+    struct fixture f;
+    uint64_t payload;
+
+    begin(&f);
+    /* More than a lap: at the end of the small part ring_put() leaves the record to ring_write(). */
+    for (uint32_t sent = 0, taken = 0; taken < 5000;) {
+        unsigned put_together = 0;
+
+        for (; put_together < 16; put_together++, sent++) {
+            payload = sent;
+            small = small_send(sizeof(payload), &payload);
+            if (!ring_put(&f.writer, &small))
+                break;
+            assert_int_equal(take(&f), 0);
+        }
+        ring_publish_held(&f.writer);
+        if (put_together < 16) {
+            const struct packet packet = send_only(sizeof(payload));
+
+            payload = sent++;
+            assert_int_equal(put(&f, &packet, &payload), 0);
+        }
+        while (taken != sent) {
+            assert_true(ring_peek(&f.reader, &peeked) || put_together < 16);
+            assert_int_equal(take(&f), 1);
+            memcpy(&payload, f.got.payload, sizeof(payload));
+            assert_int_equal(payload, taken++);
+            if (ring_release(&f.reader, f.granules))
+                (void)ring_take_writer_waits(f.reader.control);
+        }
+        assert_int_equal(take(&f), 0);
+    }
+    end(&f);
+}
+
+static void test_a_full_ring_takes_no_small_packet(void **state)
+{
+    uint64_t payload = 0;
+    const struct lane_small small = small_send(sizeof(payload), &payload);
+    struct lane_small peeked;
+    struct fixture f;
+    unsigned count = 0;
+
+    begin(&f);
+    while (ring_put(&f.writer, &small))
+        count++;
+    ring_publish_held(&f.writer);
+    assert_true(count && count <= RING_SMALL / GRANULE);
+    for (; ring_peek(&f.reader, &peeked); count--)
+        ring_release(&f.reader, peeked.granules);
+    assert_int_equal(count, 0);
     end(&f);
 }
 
@@ -623,6 +732,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_opcode_brings_its_fields),
         cmocka_unit_test(test_eight_bytes_fill_one_granule),
+        cmocka_unit_test(test_small_packets_are_read_as_any_other),
+        cmocka_unit_test(test_small_packets_are_published_together),
+        cmocka_unit_test(test_a_full_ring_takes_no_small_packet),
         cmocka_unit_test(test_payload_is_gathered),
         cmocka_unit_test(test_references_travel),
         cmocka_unit_test(test_a_read_by_reference_needs_no_right_to_refer),

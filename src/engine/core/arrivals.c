@@ -8,9 +8,6 @@
 #include "segment/drops.h"
 #include "wire/opcode.h"
 
-/* An acknowledgement waits for at most this many packets. */
-#define ACKS_BEFORE_BATCH_END 16u
-
 bool arrival_is_accepted(const struct qp *qp, const struct packet *packet, bool request)
 {
     enum { NO_SERVICE = 0xff };

@@ -18,6 +18,9 @@ struct arrivals {
     unsigned count;
 };
 
+/* An acknowledgement waits for at most this many packets. */
+#define ACKS_BEFORE_BATCH_END 16u
+
 /* Does the QP take requests (or responses) in its state (verbs.md §2.1), and is the packet for it at all? QP lock
  * held. */
 bool arrival_is_accepted(const struct qp *qp, const struct packet *packet, bool request);

@@ -95,8 +95,8 @@ extern const struct local_ops engine_local_ops;
 void progress_receive(struct qp *qp, struct lane *lane, const struct packet *packet);
 /* Rings the doorbells that are pending, that of `lane`, whose batch is under way, at the end of the batch. */
 void progress_note_kick(struct lane *lane, const struct qp_kick *kick);
-/* Counts a packet that has arrived, in progress_packets. */
-void progress_count_packet(void);
+/* Counts packets that have arrived, in progress_packets. */
+void progress_count_packets(unsigned count);
 /* Takes packets from all lanes and sockets, and runs the QPs that are ready. Returns the number of packets. Any thread,
  * no lock held. */
 unsigned progress_run(void);
@@ -115,6 +115,14 @@ void progress_cq_overrun(struct cq *cq);
 /* Counters that the helper thread compares from one look to the next: polls by the application, packets that arrived,
  * CQs that were armed. Written without a lock: an increment may be lost. */
 extern _Atomic uint32_t progress_application_polls, progress_packets, progress_armings;
+
+/* --- plain_receive.c ------------------------------------------------------------------------------------- */
+
+/* local_ops.small: takes plain SENDs and acknowledgements, up to the first packet that is neither. */
+unsigned plain_receive(struct lane *lane, unsigned budget);
+/* route_run() of a QP that owes a mere acknowledgement by that lane, and has nothing else to do. False: it is not such a
+ * QP, or the ring is full. QP lock held. */
+bool plain_acknowledge(struct qp *qp, struct lane *lane);
 
 /* --- timers.c ------------------------------------------------------------------------------------------- */
 

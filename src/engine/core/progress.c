@@ -58,7 +58,7 @@ static void acknowledge_due(struct lane *lane, struct lane_state *state)
         struct qp_kick kick;
 
         lock_acquire(&qp->lock);
-        if (arrivals_take_due(qp))
+        if (arrivals_take_due(qp) && !plain_acknowledge(qp, lane))
             route_run(qp);
         kick = qp_take_kick(qp);
         lock_release(&qp->lock);
@@ -117,10 +117,10 @@ static void receive_multicast(struct qp *qp, void *argument)
 }
 
 /* Concurrent threads may lose an increment: the helper thread only looks whether the counter has changed. */
-void progress_count_packet(void)
+void progress_count_packets(unsigned count)
 {
     atomic_store_explicit(&progress_packets,
-                          atomic_load_explicit(&progress_packets, memory_order_relaxed) + 1,
+                          atomic_load_explicit(&progress_packets, memory_order_relaxed) + count,
                           memory_order_relaxed);
 }
 
@@ -131,7 +131,7 @@ static void on_packet(struct lane *lane, const struct packet *packet)
     struct qp_kick kick;
     bool request, received;
 
-    progress_count_packet();
+    progress_count_packets(1);
     if (unlikely(packet->flags & PACKET_FRAME)) {
         raw_arrived(lane, packet);
         return;
@@ -276,7 +276,7 @@ static void update_attention(void)
     }
 }
 
-/* Concurrent pollers may lose an increment, as in progress_count_packet(). */
+/* Concurrent pollers may lose an increment, as in progress_count_packets(). */
 static uint32_t count_application_poll(void)
 {
     uint32_t polls = atomic_load_explicit(&progress_application_polls, memory_order_relaxed) + 1;
@@ -389,6 +389,7 @@ static int tables_fd(void)
 
 const struct local_ops engine_local_ops = {
     .packet = on_packet,
+    .small = plain_receive,
     .batch_end = on_batch_end,
     .resolved = route_resolved,
     .settled = route_settled,

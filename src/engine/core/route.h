@@ -31,6 +31,13 @@ struct direct_key {
     uintptr_t base;         /* where `start` is: in this process, or for copies in the peer's address space */
 };
 
+/* What was found of a key of this process. Its generation changes when the meaning of the key does. */
+struct local_key {
+    uint32_t lkey, generation; /* lkey 0: nothing */
+    uint64_t start, length;    /* as requests name the memory */
+    uintptr_t base;            /* where `start` is */
+};
+
 /* What a QP knows of the peer's memory, to execute requests without packets (engine/direct/direct.c). QP lock. */
 struct direct_route {
     struct direct_peer *peer;           /* NULL: not known yet */
@@ -38,8 +45,6 @@ struct direct_route {
     uint32_t slot, record_generation, pd, access;
     /* The keys that were used last: the part of the region that is mapped here, and the region for the kernel's copy. */
     struct direct_key mapped, copied;
-    /* engine/direct/plain.c: the region of this process that was read last. Its `rkey` is the lkey. */
-    struct direct_key local;
     uint32_t misses, next_retry, requested_slot, requested_generation;
     struct access_slot *access_slot; /* the one that was taken last */
     uint64_t access_slot_word;       /* what this process wrote there */
@@ -84,6 +89,8 @@ struct qp_route {
     uint32_t end_waiters;            /* threads in qp_ports.flush_before_end() */
     uint32_t missing_block; /* 1 + the block of QP numbers that was found to have no owner; 0: none */
     struct direct_route direct;
+    /* The regions of this process that a plain request was read from last, and a plain SEND was received in. */
+    struct local_key read_key, receive_key;
     /* RAW_PACKET: serials of links that have got the current frame, while other links have no space for it. */
     uint64_t *offered;
     uint32_t offered_count, offered_room;

@@ -194,7 +194,7 @@ bool direct_prefers_ring(const struct qp *qp, struct direct_route *direct, uint3
 
 /* --- plain.c -------------------------------------------------------------------------------------------- */
 
-/* qp_ports. */
+/* The WRITEs of qp_ports.post_plain and run_plain; the QP's lock is held. */
 struct ibv_send_wr *direct_post_plain(struct qp *qp, struct ibv_send_wr *wr);
 bool direct_run_plain(struct qp *qp, uint32_t end);
 

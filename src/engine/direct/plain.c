@@ -6,6 +6,7 @@
  *
  * Requests for one rkey that follow each other are a run, with one access slot. What is checked of the keys holds until
  * its end: the peer waits for the access slot, and this process for the rundown section, before the memory is another's. */
+#include "engine/core/local_key.h"
 #include "engine/direct/direct.h"
 #include "object/qp/traffic.h"
 #include "transport/ordered_copy.h"
@@ -25,7 +26,7 @@ struct run {
     uint64_t bytes;
     ns_t began;     /* 0: is not measured */
     uintptr_t last; /* where the last request was placed */
-    struct cq_sent sent[PLAIN_RUN];
+    struct cq_success sent[PLAIN_RUN];
 };
 
 /* All that was posted before is complete, and nothing is due with a request but its execution. QP lock held. */
@@ -91,39 +92,14 @@ static inline bool run_begin(struct run *run, struct qp *qp, uint32_t counter, u
     return true;
 }
 
-/* Finds the region of an lkey, and keeps it with its generation, which changes when the meaning of the key does. */
-static cold_path bool find_local(const struct run *run, uint32_t lkey)
-{
-    struct direct_key *key = &run->direct->local;
-    struct key_view view;
-
-    key->rkey = 0;
-    if (!lkey || !keys_try_read(&run->qp->transport.keys->entry[key_slot(lkey)], &view) ||
-        view.kind != KEY_REGION || view.lkey != lkey || view.pd != run->qp->record->pd)
-        return false;
-    key->rkey = lkey;
-    key->generation = view.generation;
-    key->start = view.iova;
-    key->length = view.length;
-    key->base = (uintptr_t)view.address;
-    return true;
-}
-
-/* keys_check_local() of memory that is read. */
+/* Memory that is read; NULL: it may not be allowed. */
 static inline const void *local_of(const struct run *run, uint32_t lkey, uint64_t address, uint32_t length)
 {
-    const struct direct_key *key = &run->direct->local;
-    const struct key_entry *entry = &run->qp->transport.keys->entry[key_slot(lkey)];
-    uint64_t offset;
+    const struct qp *qp = run->qp;
 
-    if (unlikely(key->rkey != lkey ||
-                 atomic_load_explicit(&entry->generation, memory_order_acquire) != key->generation) &&
-        !find_local(run, lkey))
-        return NULL;
-    offset = address - key->start;
-    if (unlikely(offset >= key->length || length > key->length - offset)) /* below `start`, it wraps */
-        return NULL;
-    return (const void *)(key->base + offset); // NOLINT(performance-no-int-to-ptr)
+    // NOLINTNEXTLINE(performance-no-int-to-ptr)
+    return (const void *)local_key_address(&route_of(qp)->read_key, qp->transport.keys, qp->record->pd, lkey,
+                                           address, length, false);
 }
 
 /* Executes the next request. from: bytes of this process, or NULL. False: it is not executed, because a key may not allow
@@ -140,7 +116,8 @@ static inline bool run_execute(struct run *run, const void *from, uint32_t lengt
     place((void *)to, from, length); // NOLINT(performance-no-int-to-ptr)
     run->last = to;
     run->bytes += length;
-    run->sent[run->completions] = (struct cq_sent){wr_id, ++run->counter, length};
+    run->sent[run->completions] = (struct cq_success){
+        .wr_id = wr_id, .retires = ++run->counter, .byte_len = length, .opcode = IBV_WC_RDMA_WRITE};
     run->completions += signaled;
     return true;
 }
@@ -194,7 +171,7 @@ static inline bool run_end(const struct run *run)
     atomic_store_explicit(&qp->prefetch_at, (const char *)run->last, // NOLINT(performance-no-int-to-ptr)
                           memory_order_relaxed);
     if (run->completions)
-        cq_push_sent(qp->send_cq, run->sent, run->completions, qp->ibv.qp_num, IBV_WC_RDMA_WRITE);
+        cq_push_run(qp->send_cq, run->sent, run->completions, CQE_SEND, qp->ibv.qp_num, 0);
     if (unlikely(run->began))
         traffic_end_plain(qp, run->began);
     return true;

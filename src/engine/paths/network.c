@@ -369,7 +369,7 @@ static void on_packet(struct packet *packet, const struct udp_arrival *arrival)
         packet->syndrome = PACKET_TOGETHER;
     last_asked = question ? packet->dest_qpn : 0;
 
-    progress_count_packet();
+    progress_count_packets(1);
     if (unlikely(gid_is_multicast(packet->grh.destination))) {
         unlock_qp();
         packet->dest_ifindex = arrival->ifindex;

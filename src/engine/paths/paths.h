@@ -32,6 +32,12 @@ void route_note_refused(struct qp *qp);
 /* local_ops. */
 void route_link_down(struct link *link);
 
+/* --- plain_send.c ----------------------------------------------------------------------------------------- */
+
+/* qp_ports.post_plain, run_plain */
+struct ibv_send_wr *plain_post(struct qp *qp, struct ibv_send_wr *wr);
+bool plain_run(struct qp *qp, uint32_t end);
+
 /* --- admission.c: who may speak to a QP ------------------------------------------------------------------- */
 
 /* A link to the process that the connected QP speaks to; NULL: it is gone or, with route.peer_process 0, not known yet,

@@ -70,6 +70,16 @@ static void show_receives(const struct qp *qp)
         local_show_qp(qp->ibv.qp_num, cq->channel->line_number, cq->bit);
 }
 
+/* SENDs that go by reference are not plain. */
+static uint32_t plain_limit(const struct link_properties *link, uint32_t type)
+{
+    uint32_t limit = min_of(LANE_SMALL, link->reference_from - 1);
+
+    if (type != IBV_QPT_RC)
+        return 0;
+    return link->fetched_from ? min_of(limit, link->fetched_from - 1) : limit;
+}
+
 /* Sets the lane for requests, and what the transport may do on it. QP lock held. */
 static void set_lane(struct qp *qp, struct lane *lane)
 {
@@ -79,6 +89,8 @@ static void set_lane(struct qp *qp, struct lane *lane)
     route_of(qp)->lane = lane;
     route_of(qp)->direct.peer = NULL;
     route_of(qp)->direct.misses = route_of(qp)->direct.next_retry = 0;
+    /* They were found for the PD of whoever had the structure before. */
+    route_of(qp)->read_key.lkey = route_of(qp)->receive_key.lkey = 0;
     qp->transport.link.rd_atomic_by_packets = false;
     qp->transport.link.direct_up_to = lane ? direct_limit(qp, lane_link(lane)) : 0;
     /* A request may carry an acknowledgement only in the ring of the READ responses: in another ring the
@@ -91,6 +103,7 @@ static void set_lane(struct qp *qp, struct lane *lane)
     qp->transport.link.deposits = qp->transport.link.fetched_from && direct_deposits(qp, lane_link(lane));
     qp->transport.link.read_reference_from =
         lane && exposes && link_can_pull(lane_link(lane)) ? local_reference_from() : UINT32_MAX;
+    qp->transport.link.plain_send_up_to = lane ? plain_limit(&qp->transport.link, qp->record->type) : 0;
     if (!is_connected(qp->record))
         return;
     if (lane) {
@@ -589,8 +602,8 @@ const struct qp_ports engine_qp_ports = {
     .disconnect = engine_disconnect,
     .prefetch = direct_prefetch,
     .unlock = engine_unlock,
-    .post_plain = direct_post_plain,
-    .run_plain = direct_run_plain,
+    .post_plain = plain_post,
+    .run_plain = plain_run,
     .hand_over = relay_hand_over,
     .end_relay = relay_end,
     .open_elsewhere = remote_open_qp,

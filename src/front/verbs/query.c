@@ -9,7 +9,6 @@
 #include "object/device/device.h"
 
 #define PORT_ONE     1u
-#define DEFAULT_PKEY 0xffffu
 #define PKEY_ENTRIES 1
 /* Everything before port_cap_flags2: the size of the structure in programs built before that member existed. */
 #define LEGACY_PORT_ATTRIBUTES offsetof(struct ibv_port_attr, port_cap_flags2)

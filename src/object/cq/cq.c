@@ -529,16 +529,38 @@ void cq_push(struct cq *cq, const struct cqe *cqe, bool solicited)
     lock_release(&cq->lock);
 }
 
-/* Lock held. */
-static cold_path void push_alone(struct cq *cq, const struct cqe *cqe)
+/* In place: a copy of what was just written in smaller pieces would wait for them. */
+static inline void fill_success(struct cqe *slot, const struct cq_success *success, enum cqe_kind kind,
+                                uint32_t qpn, uint32_t src_qpn)
 {
-    push(cq, cqe, false);
+    slot->wr_id = success->wr_id;
+    slot->qpn = qpn;
+    slot->retires = success->retires;
+    slot->status = IBV_WC_SUCCESS;
+    slot->opcode = success->opcode;
+    slot->kind = (uint8_t)kind;
+    slot->service_level = 0;
+    slot->byte_len = success->byte_len;
+    slot->wc_flags = success->wc_flags;
+    slot->imm_or_rkey = success->imm_or_rkey;
+    slot->src_qpn = src_qpn;
+    slot->vendor_err = 0;
+    slot->timestamp_ns = slot->wallclock_ns = slot->tag = 0;
 }
 
-void cq_push_sent(struct cq *cq, const struct cq_sent *sent, uint32_t count, uint32_t qpn,
-                  enum ibv_wc_opcode opcode)
+/* Lock held. */
+static cold_path void push_alone(struct cq *cq, const struct cq_success *success, enum cqe_kind kind,
+                                 uint32_t qpn, uint32_t src_qpn)
 {
-    struct cqe cqe = {.qpn = qpn, .status = IBV_WC_SUCCESS, .opcode = (uint8_t)opcode, .kind = CQE_SEND};
+    struct cqe cqe;
+
+    fill_success(&cqe, success, kind, qpn, src_qpn);
+    push(cq, &cqe, success->solicited);
+}
+
+void cq_push_run(struct cq *cq, const struct cq_success *run, uint32_t count, enum cqe_kind kind,
+                 uint32_t qpn, uint32_t src_qpn)
+{
     struct cq_record *record = cq->record;
     uint32_t produced;
     bool rare;
@@ -548,13 +570,10 @@ void cq_push_sent(struct cq *cq, const struct cq_sent *sent, uint32_t count, uin
     rare = produced + count - 1 - cq->consumed_seen >= cq->capacity || record->failed ||
            record->armed != CQ_UNARMED || (cq->wc_flags & WC_FLAGS_STAMPS);
     for (uint32_t i = 0; i < count; i++) {
-        cqe.wr_id = sent[i].wr_id;
-        cqe.retires = sent[i].retires;
-        cqe.byte_len = sent[i].byte_len;
         if (unlikely(rare))
-            push_alone(cq, &cqe);
+            push_alone(cq, &run[i], kind, qpn, src_qpn);
         else
-            cq->ring[(produced + i) & cq->mask] = cqe;
+            fill_success(&cq->ring[(produced + i) & cq->mask], &run[i], kind, qpn, src_qpn);
     }
     /* Release: the slots are filled. Partner: the acquire in take() and load_next() (cq_poll.c). */
     if (likely(!rare))

@@ -149,13 +149,15 @@ void cq_stay_away(struct cq *cq, bool away);
 /* Adds a completion, and a completion event if one is due. The QP's lock is held. On overrun: CQ_ERR and
  * object_ports->cq_overrun(). */
 void cq_push(struct cq *cq, const struct cqe *cqe, bool solicited);
-/* The same for sends of one QP that have succeeded, in their order. */
-struct cq_sent {
+/* The same for requests, or receives, of one QP that have succeeded, in their order. src_qpn: 0 for requests. */
+struct cq_success {
     uint64_t wr_id;
-    uint32_t retires, byte_len; /* as in struct cqe */
+    uint32_t retires, byte_len, imm_or_rkey; /* as in struct cqe */
+    uint8_t opcode, wc_flags;
+    bool solicited;
 };
-void cq_push_sent(struct cq *cq, const struct cq_sent *sent, uint32_t count, uint32_t qpn,
-                  enum ibv_wc_opcode opcode);
+void cq_push_run(struct cq *cq, const struct cq_success *run, uint32_t count, enum cqe_kind kind,
+                 uint32_t qpn, uint32_t src_qpn);
 /* Removes the completions of a QP that is destroyed or reset. The order of the others and the arming do not
  * change. With or without the QP's lock. */
 void cq_purge_qp(struct cq *cq, uint32_t qpn);

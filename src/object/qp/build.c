@@ -259,10 +259,8 @@ int qp_build_complete(struct qp *qp)
     if (!error)
         error = transition_check_post_send((enum ibv_qp_type)qp->record->type, qp_state(qp));
     if (!error) {
-        if (qp->transport.link.direct_up_to && qp_ports->run_plain(qp, qp->build_posted)) {
-            lock_release(&qp->lock);
+        if (likely(qp_may_be_plain(qp)) && qp_ports->run_plain(qp, qp->build_posted))
             goto executed;
-        }
         atomic_store_explicit(&sender->posted, qp->build_posted, memory_order_release);
         qp_prefetch(qp);
         traffic_posted(qp, qp->build_posted);

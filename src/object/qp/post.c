@@ -255,12 +255,10 @@ int qp_post_send(struct qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad
         lock_acquire(&qp->post_lock);
     rundown_enter();
     lock_acquire(&qp->lock);
-    if (qp->transport.link.direct_up_to && likely(wr != NULL)) {
+    if (likely(qp_may_be_plain(qp) && wr != NULL)) {
         wr = qp_ports->post_plain(qp, wr);
-        if (!wr) {
-            lock_release(&qp->lock);
+        if (likely(!wr))
             goto posted;
-        }
     }
     error = post_send_locked(qp, wr, bad_wr, &more);
     qp_ports->unlock(qp, more);
@@ -370,7 +368,7 @@ int qp_post_recv(struct qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad
         if (unlikely(error))
             break;
         /* After the check of the depth: a queue of depth 0 has no ring. */
-        wqe = (struct recv_wqe *)(qp->receive_ring + (size_t)(posted & qp->receive_mask) * queue->stride);
+        wqe = qp_receive_at(qp, posted);
         wqe->wr_id = wr->wr_id;
         wqe->num_sge = (uint32_t)wr->num_sge;
         wqe->stamp = stamp;

@@ -148,6 +148,17 @@ static inline uint32_t send_queue_room(const struct qp *qp, uint32_t posted)
     return qp->record->send_depth - (posted - qp->record->sender.own_posted - retired);
 }
 
+static inline struct recv_wqe *qp_receive_at(const struct qp *qp, uint32_t counter)
+{
+    return (struct recv_wqe *)(qp->receive_ring +
+                               (size_t)(counter & qp->receive_mask) * qp->record->receive.stride);
+}
+
+static inline bool qp_may_be_plain(const struct qp *qp)
+{
+    return (qp->transport.link.direct_up_to | qp->transport.link.plain_send_up_to) != 0;
+}
+
 /* The flags of a WQE; send_flags: enum ibv_send_flags. */
 static inline uint8_t post_wqe_flags(const struct qp *qp, unsigned send_flags)
 {
@@ -190,12 +201,12 @@ struct qp_ports {
     /* Releases the QP's lock after work was posted or the QP was changed. Inside the caller's rundown section it
      * then rings pending doorbells, and schedules the sender again (more: it stopped at its bound). */
     void (*unlock)(struct qp *qp, bool more);
-    /* Executes and completes requests at the head of the list as long as they are plain (engine/direct/plain.c): each
-     * succeeds, and what the program sees is what qp_run_sender() would have done. Returns the first that was not
-     * executed; NULL: all were. Called if transport.link.direct_up_to is not 0. Inside a rundown section. */
+    /* Executes and completes, or sends, requests at the head of the list as long as they are plain (engine/direct/plain.c,
+     * paths/plain_send.c): what the program sees is what qp_run_sender() would have done. Returns the first that is left;
+     * NULL: none is, and the QP's lock is released. Called if qp_may_be_plain(). Inside a rundown section. */
     struct ibv_send_wr *(*post_plain)(struct qp *qp, struct ibv_send_wr *wr);
-    /* The same for WQEs that are built and not posted, up to counter `end`; `posted` moves behind what was executed. True:
-     * all were. */
+    /* The same for WQEs that are built and not posted, up to counter `end`; `posted` moves behind what was executed or
+     * sent. True: none is left. */
     bool (*run_plain)(struct qp *qp, uint32_t end);
     /* XRC: hands a request to the process that has its SRQ (transport_xrc_ports.hand_over). */
     int (*hand_over)(struct qp *qp, const struct packet *packet, bool may_move);

@@ -149,10 +149,34 @@ static void complete_send(struct transport_qp *transport, const struct send_wqe 
     cq_push(qp->send_cq, &cqe, verdict != VERDICT_OK);
 }
 
-static struct recv_wqe *receive_wqe_at(struct qp *qp, uint32_t counter)
+/* Completions that take the CQ's lock once. */
+#define COMPLETED_TOGETHER 16u
+
+static void complete_sends(struct transport_qp *transport, uint32_t counter, uint32_t count)
 {
-    return (struct recv_wqe *)(qp->receive_ring +
-                               (size_t)(counter & qp->receive_mask) * qp->record->receive.stride);
+    struct qp *qp = container_of(transport, struct qp, transport);
+    struct cq_success run[COMPLETED_TOGETHER];
+    uint32_t signaled = 0;
+
+    for (uint32_t end = counter + count; counter != end; counter++) {
+        const struct send_wqe *wqe = send_wqe_at(transport, counter);
+
+        if (unlikely(qp->counted))
+            count_send(qp, wqe->opcode, VERDICT_OK, wqe->length);
+        if (!(wqe->flags & WQE_SIGNALED))
+            continue;
+        traffic_completed(qp, counter, VERDICT_OK);
+        run[signaled++] = (struct cq_success){.wr_id = wqe->wr_id,
+                                              .retires = counter + 1,
+                                              .byte_len = wqe->length,
+                                              .opcode = (uint8_t)send_wc_opcode(wqe->opcode)};
+        if (signaled == COMPLETED_TOGETHER) {
+            cq_push_run(qp->send_cq, run, signaled, CQE_SEND, qp->ibv.qp_num, 0);
+            signaled = 0;
+        }
+    }
+    if (signaled)
+        cq_push_run(qp->send_cq, run, signaled, CQE_SEND, qp->ibv.qp_num, 0);
 }
 
 static int take_receive(struct transport_qp *transport, const struct recv_wqe **ret_wqe)
@@ -171,7 +195,7 @@ static int take_receive(struct transport_qp *transport, const struct recv_wqe **
 
         if (taken == atomic_load_explicit(&queue->posted, memory_order_relaxed))
             return -ENOENT;
-        *ret_wqe = receive_wqe_at(qp, taken);
+        *ret_wqe = qp_receive_at(qp, taken);
     }
     qp->receive_taken = true;
     return 0;
@@ -245,7 +269,7 @@ static void complete_receive(struct transport_qp *transport, const struct receiv
     } else {
         uint32_t taken = atomic_load_explicit(&queue->taken, memory_order_relaxed);
 
-        wqe = receive_wqe_at(qp, taken);
+        wqe = qp_receive_at(qp, taken);
         atomic_store_explicit(&queue->taken, taken + 1, memory_order_relaxed);
     }
     qp->receive_taken = false;
@@ -421,6 +445,7 @@ void qp_ports_install(const struct qp_ports *ports)
     qp_transport_ports.counter = &counter_ports;
     qp_transport_ports.alloc_copies = datagram_copies_begin;
     qp_transport_ports.complete_send = complete_send;
+    qp_transport_ports.complete_sends = complete_sends;
     qp_transport_ports.dropped = dropped;
     qp_transport_ports.take_receive = take_receive;
     qp_transport_ports.complete_receive = complete_receive;

@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Plain SENDs at their receiver (docs/design/plain-requests.md): from the record in the ring one straight way to the
+ * receive and its completion, by the rules of progress.c, arrivals.c, transport/receive.c, responder.c and
+ * object/qp/qp_ports.c with the constants of such a packet put in. A packet that is not plain ends this, and goes through
+ * those files. The QP stays locked from one packet to the next; a run of them has one lock of the CQ. */
+#include "engine/core/core.h"
+#include "engine/core/local_key.h"
+#include "object/device/device.h"
+#include "transport/ordered_copy.h"
+#include "wire/opcode.h"
+
+/* Packets of a run. */
+#define PLAIN_RUN ACKS_BEFORE_BATCH_END
+
+struct run {
+    struct qp *qp;
+    uint32_t count;
+    uint32_t taken; /* own receive queue: of the next packet */
+    psn_t psn;      /* of the next packet */
+    uint64_t bytes;
+    bool ack_request;
+    struct cq_success done[PLAIN_RUN];
+};
+
+/* arrival_is_accepted(), is_admitted(), and what of transport/receive.c is the same for all packets. QP lock held. */
+static inline bool is_possible(const struct qp *qp, const struct lane *lane)
+{
+    enum ibv_qp_state state = qp_state(qp);
+
+    return qp->record->type == IBV_QPT_RC && (state == IBV_QPS_RTS || state == IBV_QPS_RTR) &&
+           route_of(qp)->arrival_lane == lane && !qp->counted && !qp->origin && !qp->transport.tag_matching &&
+           !times_recorded();
+}
+
+static inline bool is_of_peer(const struct qp *qp, const struct lane_small *small)
+{
+    return small->src_qpn == qp->record->attributes.dest_qpn &&
+           (small->pkey & 0x7fff) == (DEFAULT_PKEY & 0x7fff);
+}
+
+/* --- acknowledgements ---------------------------------------------------------------------------------------- */
+
+static bool take_ack(struct qp *qp, const struct lane_small *small)
+{
+    const struct sender *sender = &qp->record->sender;
+
+    if (qp_state(qp) != IBV_QPS_RTS || !is_of_peer(qp, small) ||
+        SYNDROME_KIND(small->syndrome) != SYNDROME_ACK)
+        return false;
+    transport_acknowledged(&qp->transport, small->psn);
+    if (sender->next != atomic_load_explicit(&sender->posted, memory_order_relaxed))
+        route_run(qp); /* the acknowledgement may have opened a window or a fence */
+    return true;
+}
+
+bool plain_acknowledge(struct qp *qp, struct lane *lane)
+{
+    const struct qp_record *record = qp->record;
+    struct responder *responder = &qp->record->responder;
+    const struct lane_small small = {.opcode = OP_ACKNOWLEDGE,
+                                     .syndrome = SYNDROME_ACK_NO_CREDITS,
+                                     .pkey = DEFAULT_PKEY,
+                                     .dest_qpn = record->attributes.dest_qpn,
+                                     .src_qpn = qp->ibv.qp_num,
+                                     .psn = psn_add(responder->expected_psn, PSN_MASK),
+                                     .dest_ifindex = record->attributes.path.destination_ifindex,
+                                     .argument = responder->msn & PSN_MASK};
+    bool sent;
+
+    if (!is_possible(qp, lane) || route_of(qp)->reply_lane != lane ||
+        !responder_owes_only_ack(&qp->transport) ||
+        record->sender.next != atomic_load_explicit(&record->sender.posted, memory_order_relaxed) ||
+        route_of(qp)->end_waiters || !lane_begin(lane))
+        return false;
+    sent = lane_put(lane, &small);
+    route_of(qp)->kick_reply |= lane_end(lane);
+    if (likely(sent)) {
+        responder->ack_owed = false;
+        responder->acks_owed = 0;
+    }
+    return sent;
+}
+
+/* --- SENDs --------------------------------------------------------------------------------------------------- */
+
+/* Nothing is due with a request but its receive. */
+static inline bool may_receive(const struct qp *qp, const struct lane *lane)
+{
+    const struct transport_qp *transport = &qp->transport;
+    const struct responder *responder = &qp->record->responder;
+
+    return route_of(qp)->reply_lane == lane && responder->established && !responder->fails &&
+           responder->message == MESSAGE_NONE && responder->nak_sent == NAK_NONE &&
+           !responder->owed_syndrome && responder->resource_next == responder->resource_tail &&
+           !transport->current_receive && !(qp->srq && qp->srq->cq);
+}
+
+static inline void run_begin(struct run *run, struct qp *qp)
+{
+    run->qp = qp;
+    run->count = 0;
+    run->taken = atomic_load_explicit(&qp->record->receive.taken, memory_order_relaxed);
+    run->psn = qp->record->responder.expected_psn;
+    run->bytes = 0;
+    run->ack_request = false;
+}
+
+/* take_receive(). NULL: there is none. One of an SRQ stays taken if the packet is not plain. */
+static inline const struct recv_wqe *next_receive(const struct run *run)
+{
+    struct transport_qp *transport = &run->qp->transport;
+
+    if (likely(!run->qp->srq))
+        return run->taken != atomic_load_explicit(&run->qp->record->receive.posted, memory_order_relaxed)
+                   ? qp_receive_at(run->qp, run->taken)
+                   : NULL;
+    if (!transport->current_receive &&
+        transport->ports->take_receive(transport, &transport->current_receive) != 0)
+        transport->current_receive = NULL;
+    return transport->current_receive;
+}
+
+/* responder_receive(), and qp_ports.complete_receive() but for the CQ. */
+static inline bool take_send(struct run *run, const struct lane_small *small)
+{
+    struct qp *qp = run->qp;
+    const struct recv_wqe *receive;
+    const struct wqe_sge *sge;
+    uintptr_t to;
+
+    if (unlikely(!is_of_peer(qp, small) || !psn_equal(small->psn, run->psn) || !small->length ||
+                 (small->syndrome & PACKET_MTU) != qp->record->attributes.path_mtu ||
+                 small->dest_ifindex != device_ifindex(qp->context->device)))
+        return false;
+    receive = next_receive(run);
+    if (unlikely(!receive || receive->num_sge != 1 || receive->sge->length < small->length))
+        return false;
+    sge = receive->sge;
+    to = local_key_address(&route_of(qp)->receive_key, qp->transport.keys, qp->transport.receive_pd,
+                           sge->lkey, sge->address, small->length, true);
+    if (unlikely(!to))
+        return false;
+    place((void *)to, small->payload, small->length); // NOLINT(performance-no-int-to-ptr)
+    run->done[run->count++] = (struct cq_success){
+        .wr_id = receive->wr_id,
+        .byte_len = small->length,
+        .imm_or_rkey = small->opcode == OP_SEND_ONLY_IMM ? small->argument : 0,
+        .opcode = IBV_WC_RECV,
+        .wc_flags = small->opcode == OP_SEND_ONLY_IMM ? IBV_WC_WITH_IMM : 0,
+        .solicited = small->flags & PACKET_SOLICITED,
+    };
+    run->psn = psn_add(run->psn, 1);
+    run->taken++;
+    run->bytes += small->length;
+    run->ack_request |= small->flags & PACKET_ACK_REQUEST;
+    if (unlikely(qp->srq != NULL)) {
+        qp->record->receive.from_srq = false;
+        qp->receive_taken = false;
+        qp->transport.current_receive = NULL;
+    }
+    return true;
+}
+
+/* advance(), and what arrival_receive() and receive_locked() do then. */
+static inline void run_end(struct run *run, struct lane *lane)
+{
+    struct qp *qp = run->qp;
+    struct responder *responder = &qp->record->responder;
+    struct traffic_count *traffic = &qp->record->traffic.executed[TRAFFIC_SEND];
+    uint32_t count = run->count;
+
+    if (!count)
+        return;
+    if (!qp->srq)
+        atomic_store_explicit(&qp->record->receive.taken, run->taken, memory_order_relaxed);
+    responder->expected_psn = run->psn;
+    responder->msn += count;
+    responder->offset = 0;
+    responder->plain += count;
+    responder->acks_owed += count;
+    responder->ack_owed |= run->ack_request;
+    traffic->messages += count;
+    traffic->bytes += run->bytes;
+    qp_receives_completed += count;
+    cq_push_run(qp->recv_cq, run->done, count, CQE_RECEIVE, qp->ibv.qp_num, qp->record->attributes.dest_qpn);
+    run->count = 0;
+    run->bytes = 0;
+    if (!responder->ack_owed)
+        return;
+    if (responder->acks_owed < ACKS_BEFORE_BATCH_END) {
+        if (!qp->ack_due)
+            arrivals_add(&lane_state(lane)->arrivals, qp);
+    } else if (!plain_acknowledge(qp, lane)) {
+        route_run(qp);
+    }
+}
+
+/* QP lock held. *small: the first packet; in the end one that is not taken, if *ret_more. */
+static unsigned receive_run(struct qp *qp, struct lane *lane, struct lane_small *small, unsigned budget,
+                            bool *ret_more)
+{
+    const uint32_t qpn = small->dest_qpn;
+    unsigned taken = 0;
+    struct run run;
+
+    run_begin(&run, qp);
+    *ret_more = false;
+    while (is_possible(qp, lane)) {
+        if (small->opcode == OP_ACKNOWLEDGE) {
+            run_end(&run, lane);
+            if (!take_ack(qp, small))
+                break;
+        } else if ((!run.count && !may_receive(qp, lane)) || !take_send(&run, small)) {
+            break;
+        }
+        lane_take(lane, small);
+        if (run.count == PLAIN_RUN)
+            run_end(&run, lane);
+        *ret_more = ++taken != budget && lane_peek(lane, small);
+        if (!*ret_more || small->dest_qpn != qpn)
+            break;
+    }
+    run_end(&run, lane);
+    return taken;
+}
+
+unsigned plain_receive(struct lane *lane, unsigned budget)
+{
+    struct lane_small small;
+    unsigned taken = 0;
+    bool more = lane_peek(lane, &small);
+
+    while (more) {
+        struct qp *qp = qp_lock_number(small.dest_qpn);
+        struct qp_kick kick;
+        unsigned run;
+
+        if (unlikely(!qp))
+            break;
+        run = receive_run(qp, lane, &small, budget - taken, &more);
+        kick = qp_take_kick(qp);
+        lock_release(&qp->lock);
+        if (unlikely(kick.lane || kick.reply_lane || kick.network_lane))
+            progress_note_kick(lane, &kick);
+        taken += run;
+        if (!run)
+            break;
+    }
+    if (taken)
+        progress_count_packets(taken);
+    return taken;
+}
