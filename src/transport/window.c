@@ -12,6 +12,13 @@
 
 #define WINDOW_INITIAL 16u
 #define WINDOW_LEAST   1u
+/* Requests for parts of READs that fill the window: the others are on their way or wait at the responder while one is
+ * responded to. More, of smaller parts, would cut the responses into more datagrams: the first and the last packet of a
+ * response are four bytes longer than those between them, and UDP_SEGMENT wants equal ones. */
+#define READ_PARTS_WANTED 4u
+/* Parts are not smaller than this because of READ_PARTS_WANTED: a READ keeps the size of its parts, and the window may
+ * grow after its beginning. */
+#define READ_PART_USUAL 8u
 
 static uint32_t power_of_two_below(uint32_t n)
 {
@@ -165,8 +172,9 @@ void window_number(struct transport_qp *qp, struct send_wqe *wqe)
     struct sender *sender = &qp->record->sender;
 
     if (wqe->opcode == IBV_WR_RDMA_READ) {
-        uint32_t share = most(qp) / (uint32_t)qp->record->attributes.max_rd_atomic;
-        uint32_t ask = min_of(share, (uint32_t)sender->window);
+        uint32_t requests = min_of((uint32_t)qp->record->attributes.max_rd_atomic, READ_PARTS_WANTED);
+        uint32_t window = sender->window;
+        uint32_t ask = max_of(window / requests, min_of(window, READ_PART_USUAL));
 
         wqe->read_part = (uint16_t)power_of_two_below(min_of(max_of(ask, READ_PART_MIN), READ_PART_MAX));
     }
