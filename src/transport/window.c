@@ -12,6 +12,12 @@
 
 #define WINDOW_INITIAL 16u
 #define WINDOW_LEAST   1u
+/* A window below WINDOW_SMALL grows by one in SMALL_GROWTH round trips, not in each, while queues make these much longer
+ * than the shortest one. Where many QPs share a queue that has room for a few packets of each, every growth by one
+ * overflows it, and what is behind the lost packet is sent again (go-back-N). All of them grow alike, or those with
+ * large windows would keep them. Losses without a queue are not by overflow. */
+#define WINDOW_SMALL 8u
+#define SMALL_GROWTH 3u
 /* Requests for parts of READs that fill the window: the others are on their way or wait at the responder while one is
  * responded to. More, of smaller parts, would cut the responses into more datagrams: the first and the last packet of a
  * response are four bytes longer than those between them, and UDP_SEGMENT wants equal ones. */
@@ -50,6 +56,16 @@ void window_start(struct transport_qp *qp)
     sender->recovering = sender->limited = sender->probe_runs = false;
     sender->probing = 0;
     sender->ssn = psn_make(0);
+    qp->rtt_least = 0;
+}
+
+/* Acknowledged packets after which the window grows by one. */
+static uint32_t growth_after(const struct transport_qp *qp)
+{
+    const struct sender *sender = &qp->record->sender;
+    bool queued = sender->rtt - sender->rtt / 8 > qp->rtt_least;
+
+    return queued && sender->window < WINDOW_SMALL ? SMALL_GROWTH * sender->window : sender->window;
 }
 
 void window_acknowledged(struct transport_qp *qp, uint32_t psns)
@@ -69,7 +85,7 @@ void window_acknowledged(struct transport_qp *qp, uint32_t psns)
         sender->window = (uint16_t)min_of(sender->window + psns, (uint32_t)sender->window_threshold);
     } else if (sender->window < most(qp)) {
         sender->window_acked = (uint16_t)(sender->window_acked + min_of(psns, (uint32_t)sender->window));
-        if (sender->window_acked >= sender->window) {
+        if (sender->window_acked >= growth_after(qp)) {
             sender->window_acked = 0;
             sender->window++;
         }
@@ -99,6 +115,12 @@ void transport_congested(struct transport_qp *qp)
     sender->congestions++;
     if (!qp->link.reliable && is_reliable(qp->record))
         halve(sender);
+}
+
+void transport_response_congested(struct transport_qp *qp)
+{
+    if (!qp->link.reliable && is_reliable(qp->record))
+        halve(&qp->record->sender);
 }
 
 void window_expired(struct transport_qp *qp)
