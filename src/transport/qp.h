@@ -377,6 +377,8 @@ struct transport_qp {
     struct relay relay;
     uint32_t two_sided_end; /* behind the last request begun that takes a receive of the peer */
     uint32_t two_sided;     /* such requests begun since the QP was connected */
+    uint32_t
+        rtt_least; /* shortest round trip since then, in ns: that of empty queues; 0: none was measured */
     /* Deposit is possible for the request begun last: its receive is known, and no packet of it is a repetition (a
      * repeated packet may have been received before, and the receive be the program's again). */
     bool deposits;
@@ -402,6 +404,9 @@ void sender_timer(struct transport_qp *qp);
 void sender_peer_silent(struct transport_qp *qp);
 /* A congestion notification packet arrived (RoCEv2 CNP): the QP sends less for a while. */
 void transport_congested(struct transport_qp *qp);
+/* A router marked a packet of a READ response (ECN): the QP asks for less for a while, since its window bounds what
+ * the responder sends. */
+void transport_response_congested(struct transport_qp *qp);
 /* Completes every outstanding send with VERDICT_FLUSHED, in order. */
 void sender_flush(struct transport_qp *qp);
 /* Revokes all references that the QP has sent, in requests and responses. The owner calls it before the QP loses its

@@ -73,6 +73,7 @@ static void measured(struct transport_qp *qp)
         return;
     sender->rtt_runs = false;
     rtt = (uint32_t)min_of(qp->ports->now(qp) - sender->rtt_at, 4 * NS_PER_S) + 1;
+    qp->rtt_least = qp->rtt_least ? min_of(qp->rtt_least, rtt) : rtt;
     if (!sender->rtt) {
         sender->rtt = rtt;
         sender->rtt_deviation = rtt / 2;

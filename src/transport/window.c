@@ -12,6 +12,19 @@
 
 #define WINDOW_INITIAL 16u
 #define WINDOW_LEAST   1u
+/* A window below WINDOW_SMALL grows by one in SMALL_GROWTH round trips, not in each, while queues make these much longer
+ * than the shortest one. Where many QPs share a queue that has room for a few packets of each, every growth by one
+ * overflows it, and what is behind the lost packet is sent again (go-back-N). All of them grow alike, or those with
+ * large windows would keep them. Losses without a queue are not by overflow. */
+#define WINDOW_SMALL 8u
+#define SMALL_GROWTH 3u
+/* Requests for parts of READs that fill the window: the others are on their way or wait at the responder while one is
+ * responded to. More, of smaller parts, would cut the responses into more datagrams: the first and the last packet of a
+ * response are four bytes longer than those between them, and UDP_SEGMENT wants equal ones. */
+#define READ_PARTS_WANTED 4u
+/* Parts are not smaller than this because of READ_PARTS_WANTED: a READ keeps the size of its parts, and the window may
+ * grow after its beginning. */
+#define READ_PART_USUAL 8u
 
 static uint32_t power_of_two_below(uint32_t n)
 {
@@ -43,6 +56,16 @@ void window_start(struct transport_qp *qp)
     sender->recovering = sender->limited = sender->probe_runs = false;
     sender->probing = 0;
     sender->ssn = psn_make(0);
+    qp->rtt_least = 0;
+}
+
+/* Acknowledged packets after which the window grows by one. */
+static uint32_t growth_after(const struct transport_qp *qp)
+{
+    const struct sender *sender = &qp->record->sender;
+    bool queued = sender->rtt - sender->rtt / 8 > qp->rtt_least;
+
+    return queued && sender->window < WINDOW_SMALL ? SMALL_GROWTH * sender->window : sender->window;
 }
 
 void window_acknowledged(struct transport_qp *qp, uint32_t psns)
@@ -62,7 +85,7 @@ void window_acknowledged(struct transport_qp *qp, uint32_t psns)
         sender->window = (uint16_t)min_of(sender->window + psns, (uint32_t)sender->window_threshold);
     } else if (sender->window < most(qp)) {
         sender->window_acked = (uint16_t)(sender->window_acked + min_of(psns, (uint32_t)sender->window));
-        if (sender->window_acked >= sender->window) {
+        if (sender->window_acked >= growth_after(qp)) {
             sender->window_acked = 0;
             sender->window++;
         }
@@ -92,6 +115,12 @@ void transport_congested(struct transport_qp *qp)
     sender->congestions++;
     if (!qp->link.reliable && is_reliable(qp->record))
         halve(sender);
+}
+
+void transport_response_congested(struct transport_qp *qp)
+{
+    if (!qp->link.reliable && is_reliable(qp->record))
+        halve(&qp->record->sender);
 }
 
 void window_expired(struct transport_qp *qp)
@@ -165,8 +194,9 @@ void window_number(struct transport_qp *qp, struct send_wqe *wqe)
     struct sender *sender = &qp->record->sender;
 
     if (wqe->opcode == IBV_WR_RDMA_READ) {
-        uint32_t share = most(qp) / (uint32_t)qp->record->attributes.max_rd_atomic;
-        uint32_t ask = min_of(share, (uint32_t)sender->window);
+        uint32_t requests = min_of((uint32_t)qp->record->attributes.max_rd_atomic, READ_PARTS_WANTED);
+        uint32_t window = sender->window;
+        uint32_t ask = max_of(window / requests, min_of(window, READ_PART_USUAL));
 
         wqe->read_part = (uint16_t)power_of_two_below(min_of(max_of(ask, READ_PART_MIN), READ_PART_MAX));
     }

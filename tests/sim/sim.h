@@ -17,7 +17,7 @@
 
 enum {
     SIM_NODES = 8,
-    SIM_QPS = 32,
+    SIM_QPS = 128,
     SIM_DEPTH = 64,
     SIM_SGE = 8,
     SIM_INLINE = 256,

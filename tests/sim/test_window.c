@@ -537,6 +537,29 @@ static void reads_are_asked_for_in_parts(struct sim *sim)
     }
 }
 
+/* Each request is a response of its own, whose first and last packets differ in size from the others. */
+static void few_parts_fill_an_open_window(struct sim *sim)
+{
+    enum { WINDOW = 128, PART = WINDOW / 4, LENGTH = SIZE / 1024 * 1024 };
+
+    for (unsigned depth = 1; depth <= 16; depth *= 4) {
+        struct stage stage = set_stage(sim, IBV_WR_RDMA_READ, LENGTH);
+
+        stage.a->record.attributes.max_rd_atomic = (uint8_t)depth;
+        stage.b->record.responder.resources = depth;
+        stage.a->record.sender.window = WINDOW;
+        sim->on_packet = count_reads;
+        count = most = 0;
+        sim_post_send(stage.a, &stage.wr);
+        sim_run(sim);
+        assert_sent(stage.a, 0, 2, VERDICT_OK);
+        assert_int_equal(most, PART * 1024);
+        assert_int_equal(count, (LENGTH / 1024 + PART - 1) / PART);
+        sim->qp_count = 0;
+        sim_drop_pair(stage.a, stage.b);
+    }
+}
+
 /* Losses leave a window that is smaller than a part: it is requested again in pieces. */
 static void parts_are_repeated_in_pieces(struct sim *sim)
 {
@@ -810,6 +833,7 @@ static const struct scenario scenarios[] = {
     SCENARIO_ON(congestion_halves_the_window, ON_WIRE),
     SCENARIO_ON(small_windows_do_not_stall, ON_WIRE),
     SCENARIO_ON(reads_are_asked_for_in_parts, ON_WIRE),
+    SCENARIO_ON(few_parts_fill_an_open_window, ON_WIRE),
     SCENARIO_ON(parts_are_repeated_in_pieces, ON_WIRE),
     SCENARIO_ON(fatal_nak_is_repeated, ON_WIRE),
     SCENARIO_ON(no_fatal_nak_after_reset, ON_WIRE),

@@ -12,8 +12,8 @@
 
 #include <stdint.h>
 
-#define BATCH_MIN_INFLIGHT 8u   /* packets that have left and are not acknowledged */
-#define BATCH_MAX          32u  /* packets of a QP that wait */
+#define BATCH_MIN_INFLIGHT 8u /* packets that have left and are not acknowledged */
+#define BATCH_MAX          63u /* packets of a QP that wait: with the one that flushes, as many as UDP_SEGMENT takes */
 #define BATCH_MAX_UNPOLLED 256u /* packets since the program polled; from this one on each is flushed */
 /* A program that sent BATCH_BURST packets between two polls, BATCH_BURSTS_TO_TRUST times in a row, is expected
  * to do so again: then one packet in flight is enough. A shorter burst ends the trust. */
