@@ -63,9 +63,9 @@ const char *const inject_event_names[INJECT_EVENTS] = {
 };
 
 const char *const inject_packet_names[INJECT_PACKETS] = {
-    [INJECT_DROP] = "drop",
-    [INJECT_DUPLICATE] = "duplicate",
-    [INJECT_CORRUPT] = "corrupt",
+    [INJECT_DROP] = "drop",   [INJECT_DUPLICATE] = "duplicate", [INJECT_CORRUPT] = "corrupt",
+    [INJECT_DELAY] = "delay", [INJECT_REORDER] = "reorder",     [INJECT_RATE] = "rate",
+    [INJECT_MARK] = "mark",
 };
 
 #define BIT(opcode) (1u << (opcode))
@@ -89,7 +89,7 @@ static const struct {
     {"FLUSH", BIT(WR_FLUSH)},
 };
 
-static bool is_word(const char *name, const char *word, size_t length)
+bool inject_is_word(const char *name, const char *word, size_t length)
 {
     return strncasecmp(name, word, length) == 0 && !name[length];
 }
@@ -97,7 +97,7 @@ static bool is_word(const char *name, const char *word, size_t length)
 int inject_find(const char *const *names, size_t count, const char *word, size_t length)
 {
     for (size_t i = 0; i < count; i++) {
-        if (is_word(names[i], word, length))
+        if (inject_is_word(names[i], word, length))
             return (int)i;
     }
     return -1;
@@ -154,14 +154,14 @@ int inject_errno(const char *word, size_t length, const char **ret_nearest)
     struct nearest nearest = {NULL, 0};
     int number = 0;
 
-    if (is_word("ENOTSUP", word, length)) /* a second name of EOPNOTSUPP */
+    if (inject_is_word("ENOTSUP", word, length)) /* a second name of EOPNOTSUPP */
         return ENOTSUP;
     for (int error = 1; error < ERRNO_NAMES_END; error++) {
         const char *name = errno_name(error);
 
         if (!name)
             continue;
-        if (is_word(name, word, length))
+        if (inject_is_word(name, word, length))
             return error;
         consider(&nearest, name, word, length);
     }
@@ -186,7 +186,7 @@ uint32_t inject_opcodes(const char *word, size_t length, const char **ret_neares
     struct nearest nearest = {NULL, 0};
 
     for (size_t i = 0; i < array_size(opcodes); i++) {
-        if (is_word(opcodes[i].name, word, length))
+        if (inject_is_word(opcodes[i].name, word, length))
             return opcodes[i].bits;
         consider(&nearest, opcodes[i].name, word, length);
     }

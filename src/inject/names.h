@@ -67,7 +67,16 @@ enum inject_outcome {
     INJECT_OUTCOMES
 };
 
-enum inject_packet { INJECT_DROP, INJECT_DUPLICATE, INJECT_CORRUPT, INJECT_PACKETS };
+enum inject_packet {
+    INJECT_DROP,
+    INJECT_DUPLICATE,
+    INJECT_CORRUPT,
+    INJECT_DELAY,
+    INJECT_REORDER,
+    INJECT_RATE,
+    INJECT_MARK,
+    INJECT_PACKETS
+};
 /* Of packets: both, or one. */
 enum inject_class { INJECT_ALL_PACKETS, INJECT_REQUESTS, INJECT_RESPONSES, INJECT_CLASSES };
 
@@ -99,6 +108,14 @@ struct inject_outcome_row {
 };
 extern const struct inject_outcome_row inject_outcomes_table[INJECT_OUTCOMES];
 
+#define INJECT_TIME_MAX 3600000000000u /* an hour, in ns */
+#define INJECT_RATE_MAX 1000000000000u /* bit/s */
+
+/* Is the word that name, without case? */
+bool inject_is_word(const char *name, const char *word, size_t length);
+/* units.c: "250us", "2s"; "64kbit", "10Mbit" for bits in a second. False: none, 0, or more than the above. */
+bool inject_duration(const char *word, size_t length, uint64_t *ret_ns);
+bool inject_bit_rate(const char *word, size_t length, uint64_t *ret_bits);
 /* Index of the word, or -1. */
 int inject_find(const char *const *names, size_t count, const char *word, size_t length);
 /* The word that takes the fewest changes of a letter to become this one. */

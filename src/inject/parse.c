@@ -28,6 +28,9 @@ enum key {
     KEY_SIDE,
     KEY_AT,
     KEY_OF,
+    KEY_TIME,
+    KEY_BY,
+    KEY_LIMIT,
     KEYS
 };
 
@@ -35,11 +38,16 @@ enum key {
 #define ALL      (OF(INJECT_KINDS) - 1)
 #define COUNTED  (ALL & ~OF(INJECT_LIMIT))
 
+#define REORDER_MAX 1000u
+#define REORDER_TIME                                                                                         \
+    10000000u /* ns: a packet that is reordered leaves after this at the latest, if nothing else is said */
+
 static const char *const key_names[KEYS] = {
     [KEY_ERRNO] = "errno", [KEY_VALUE] = "value",     [KEY_N] = "n",       [KEY_COUNT] = "count",
     [KEY_EVERY] = "every", [KEY_PERCENT] = "percent", [KEY_SEED] = "seed", [KEY_EXE] = "exe",
     [KEY_PID] = "pid",     [KEY_DEVICE] = "device",   [KEY_QP] = "qp",     [KEY_OPCODE] = "opcode",
-    [KEY_SIDE] = "side",   [KEY_AT] = "at",           [KEY_OF] = "of",
+    [KEY_SIDE] = "side",   [KEY_AT] = "at",           [KEY_OF] = "of",     [KEY_TIME] = "time",
+    [KEY_BY] = "by",       [KEY_LIMIT] = "limit",
 };
 
 static const uint32_t key_kinds[KEYS] = {
@@ -58,6 +66,9 @@ static const uint32_t key_kinds[KEYS] = {
     [KEY_SIDE] = OF(INJECT_COMPLETION),
     [KEY_AT] = OF(INJECT_EVENT),
     [KEY_OF] = OF(INJECT_PACKET),
+    [KEY_TIME] = OF(INJECT_PACKET),
+    [KEY_BY] = OF(INJECT_PACKET),
+    [KEY_LIMIT] = OF(INJECT_PACKET),
 };
 
 struct word {
@@ -209,6 +220,20 @@ static bool read_at(const struct parser *parser, struct word word)
     return true;
 }
 
+static bool read_time(const struct parser *parser, struct word word)
+{
+    return inject_duration(word.at, word.length, &parser->rule->time) ||
+           fail(parser, "time=%.*s: not a time of up to an hour, as 250us, 20ms, 2s or 5min", shown(word),
+                word.at);
+}
+
+static bool read_rate(const struct parser *parser, struct word word)
+{
+    return inject_bit_rate(word.at, word.length, &parser->rule->value) ||
+           fail(parser, "limit=%.*s: not a rate per second of up to 1000Gbit, as 64kbit, 10Mbit or 1Gbit",
+                shown(word), word.at);
+}
+
 static bool read_value(struct parser *parser, enum key key, struct word word)
 {
     struct inject_rule *rule = parser->rule;
@@ -252,6 +277,12 @@ static bool read_value(struct parser *parser, enum key key, struct word word)
         return read_at(parser, word);
     case KEY_OF:
         return read_class(parser, word);
+    case KEY_TIME:
+        return read_time(parser, word);
+    case KEY_BY:
+        return read_number(parser, word, "by", 1, REORDER_MAX, &rule->value);
+    case KEY_LIMIT:
+        return read_rate(parser, word);
     case KEYS:
         break;
     }
@@ -375,6 +406,40 @@ static bool check_event(const struct parser *parser)
            fail(parser, "'qp' has no meaning at %s", inject_call_names[rule->at]);
 }
 
+/* A key that the packet fault needs, or has no use for. */
+static bool check_packet_key(const struct parser *parser, enum key key, bool wanted, const char *example)
+{
+    const char *name = inject_packet_names[parser->rule->what];
+
+    if (wanted && !has(parser, key))
+        return fail(parser, "'packet=%s' needs '%s', as '%s'", name, key_names[key], example);
+    return wanted || !has(parser, key) ||
+           fail(parser, "'%s' has no meaning with 'packet=%s'", key_names[key], name);
+}
+
+static bool check_packet(const struct parser *parser)
+{
+    struct inject_rule *rule = parser->rule;
+    bool reorder = rule->what == INJECT_REORDER, rate = rule->what == INJECT_RATE;
+
+    if (!check_packet_key(parser, KEY_BY, reorder, "by=3") ||
+        !check_packet_key(parser, KEY_LIMIT, rate, "limit=10Mbit") ||
+        (!(reorder && has(parser, KEY_TIME)) &&
+         !check_packet_key(parser, KEY_TIME, rule->what == INJECT_DELAY, "time=5ms")))
+        return false;
+    if (reorder && !rule->time)
+        rule->time = REORDER_TIME;
+    if (!rate)
+        return true;
+    /* What a link lets through depends on all that came before. */
+    for (enum key key = KEY_N; key <= KEY_SEED; key++) {
+        if (!check_packet_key(parser, key, false, NULL))
+            return false;
+    }
+    rule->count = 0;
+    return true;
+}
+
 static bool check(struct parser *parser)
 {
     struct inject_rule *rule = parser->rule;
@@ -389,6 +454,8 @@ static bool check(struct parser *parser)
         return fail(parser, "'%s' has no meaning with 'call=%s'", rule->qp ? "qp" : "opcode",
                     inject_call_names[rule->what]);
     if (rule->kind == INJECT_EVENT && !check_event(parser))
+        return false;
+    if (rule->kind == INJECT_PACKET && !check_packet(parser))
         return false;
     if (rule->kind == INJECT_COMPLETION && !check_completion(parser))
         return false;

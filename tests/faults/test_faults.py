@@ -190,6 +190,48 @@ def test_when_no_packet_arrives_the_retries_end():
     assert len([line for line in told.splitlines() if "' struck: drop packet" in line]) >= 8, told
 
 
+def test_a_packet_that_is_delayed_for_longer_than_the_retries_last_never_arrives():
+    near, far, states, events, told = pair("RDMA_WRITE", "packet=delay time=5min of=requests count=all qp=1")
+    tap.equal((near, states), ({1: RETRY, **{i: FLUSHED for i in range(2, 6)}}, ("ERR", "RTS")))
+    assert "delay packet 1, " in told, told
+
+
+def test_what_is_delayed_or_paced_arrives():
+    for fault in "packet=delay time=30ms of=requests n=2", "packet=delay time=3ms percent=50 seed=2", "packet=rate limit=1Mbit", \
+                 "packet=reorder by=1 of=requests every=2", "packet=reorder by=2 percent=30 time=4ms":
+        for opcode in "SEND", "RDMA_READ", "RDMA_WRITE":
+            near, far, states, events, told = pair(opcode, fault)
+            tap.equal((near, states, events), ({i: OK for i in range(1, 6)}, ("RTS", "RTS"), {"near": [], "far": []}), fault)
+            if opcode == "SEND":
+                tap.equal(far, {i: OK for i in range(1, 6)}, fault)
+
+
+def test_a_link_lets_through_what_its_rate_allows():
+    near, far, states, events, told = pair("RDMA_WRITE", "packet=rate limit=1bit of=requests qp=1")
+    tap.equal((near[1], near[2], states), (OK, RETRY, ("ERR", "RTS")))
+
+
+def test_a_packet_is_overtaken_by_so_many():
+    def order(*faults):
+        lines, told = meet("datagrams", faults=faults)
+        return [int(line.split()[1]) for line in lines], told
+    tap.equal(order("packet=duplicate n=9")[0], [1, 2, 3, 4, 5])
+    tap.equal(order("packet=reorder by=2 n=1 time=5min")[0], [2, 3, 1, 4, 5])
+    tap.equal(order("packet=reorder by=1 n=1 every=2 count=2 time=5min")[0], [2, 1, 4, 3, 5])
+    tap.equal(order("packet=reorder by=100 n=2 time=1ms")[0], [1, 3, 4, 5, 2])
+
+
+def test_a_marked_packet_is_answered_by_a_cnp():
+    def counted(fault):
+        lines, told = meet("marks", SOFTHCA + " stats --json", faults=[fault])
+        tap.equal(lines[:5], [f"near wr {i} status 0" for i in range(1, 6)])
+        pid = int(lines[5].split()[1])
+        return [process["network"] for process in json.loads("\n".join(lines[6:]))["processes"] if process["pid"] == pid][0]
+    marked, other = counted("packet=mark of=requests count=all"), counted("packet=drop n=1000")
+    tap.equal((marked["congested"], other["congested"], other["cnps_sent"]), (5, 0, 0))
+    assert 1 <= marked["cnps_received"] <= 5 and marked["cnps_received"] == marked["cnps_sent"], marked
+
+
 def test_one_qp_is_selected_by_its_order():
     if PATH != "same":
         raise tap.Skip("each process has one QP")
@@ -227,7 +269,8 @@ def test_what_cannot_be_meant_is_refused_before_the_program_runs():
     for fault, part in (("call=ibv_regmr errno=ENOMEM", "the nearest is 'ibv_reg_mr'"),
                         ("completion=RNR_RETRY_EXC_ERR opcode=RDMA_READ", "cannot end with RNR_RETRY_EXC_ERR"),
                         ("completion=REM_OP_ERR", "side=receive at the peer"),
-                        ("completion=RETRY_EXC_ERR side=receive", "no receive can end"), ("event=qp_fatal at=ibv_reg_mr", "happens to a QP"), ("packet=drop of=request", "nearest is 'requests'"), ("event=qp_fatl", "nearest is 'qp_fatal'"), ("@/none", "cannot read /none")):
+                        ("completion=RETRY_EXC_ERR side=receive", "no receive can end"), ("event=qp_fatal at=ibv_reg_mr", "happens to a QP"), ("packet=drop of=request", "nearest is 'requests'"), ("event=qp_fatl", "nearest is 'qp_fatal'"), ("packet=delay", "needs 'time', as 'time=5ms'"), ("packet=delay time=5", "not a time"),
+                        ("packet=drop by=3", "'by' has no meaning with 'packet=drop'"), ("packet=rate limit=10Mbit n=3", "'n' has no meaning"), ("@/none", "cannot read /none")):
         code, lines, told = run("calls", faults=[fault])
         tap.equal((code, lines), (125, []), fault)
         assert part in told, told

@@ -6,6 +6,8 @@
  *        victim limits                    creates until it is refused, four at most, and what the device says
  *        victim fatal                     posts a send, then calls whatever there is, and destroys all
  *        victim srq                       posts three receives to an SRQ: the events
+ *        victim datagrams                 sends five datagrams to a QP of its own: the order in which they arrive
+ *        victim marks COMMAND             five WRITEs of 1 KiB to itself, its process id, and what COMMAND says
  *        victim pair OPCODE [same]        five requests to a peer in a child, or in this process: statuses, states, events
  */
 #include <errno.h>
@@ -453,6 +455,80 @@ static void shared_receives(void)
     node_close(&node);
 }
 
+/* --- one process that talks to itself ------------------------------------------------------------------------- */
+
+#define DATAGRAMS 5u
+#define QKEY      7u
+
+static void datagrams(void)
+{
+    struct ibv_qp_init_attr attributes = {.cap = {16, 16, 1, 1, 0}, .qp_type = IBV_QPT_UD};
+    struct ibv_qp_attr change = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = QKEY};
+    struct ibv_ah_attr to = {.is_global = 1, .port_num = 1};
+    struct node node;
+    struct ibv_cq *sent, *received;
+    struct ibv_ah *ah;
+    struct ibv_qp *qp;
+
+    node_open(&node);
+    REQUIRE((sent = ibv_create_cq(node.context, 16, NULL, NULL, 0)));
+    REQUIRE((received = ibv_create_cq(node.context, 16, NULL, NULL, 0)));
+    attributes.send_cq = sent;
+    attributes.recv_cq = received;
+    REQUIRE((qp = ibv_create_qp(node.pd, &attributes)));
+    REQUIRE(ibv_modify_qp(qp, &change, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY) == 0);
+    change.qp_state = IBV_QPS_RTR;
+    REQUIRE(ibv_modify_qp(qp, &change, IBV_QP_STATE) == 0);
+    change.qp_state = IBV_QPS_RTS;
+    REQUIRE(ibv_modify_qp(qp, &change, IBV_QP_STATE | IBV_QP_SQ_PSN) == 0);
+    to.grh.dgid = node.gid;
+    REQUIRE((ah = ibv_create_ah(node.pd, &to)));
+    for (unsigned i = 1; i <= DATAGRAMS; i++)
+        post_receive(&node, qp, i, 40 + LENGTH);
+    for (unsigned i = 1; i <= DATAGRAMS; i++) {
+        struct ibv_sge sge = {(uintptr_t)node.buffer, LENGTH, node.mr->lkey};
+        struct ibv_send_wr wr = {.wr_id = i,
+                                 .sg_list = &sge,
+                                 .num_sge = 1,
+                                 .opcode = IBV_WR_SEND_WITH_IMM,
+                                 .send_flags = IBV_SEND_SIGNALED,
+                                 .imm_data = i,
+                                 .wr.ud = {.ah = ah, .remote_qpn = qp->qp_num, .remote_qkey = QKEY}},
+                           *bad;
+
+        REQUIRE(ibv_post_send(qp, &wr, &bad) == 0);
+        REQUIRE(wait_for_completion(sent).status == IBV_WC_SUCCESS);
+    }
+    for (unsigned i = 1; i <= DATAGRAMS; i++)
+        say("datagram %u", (unsigned)wait_for_completion(received).imm_data);
+}
+
+static void marks(const char *command)
+{
+    struct end end;
+    struct card card;
+    open_end(&end, "near", false);
+    fill_card(&end, &card);
+    connect_end(&end, &card);
+    for (unsigned i = 1; i <= REQUESTS; i++) {
+        struct ibv_sge sge = {(uintptr_t)end.node.buffer, 1024, end.node.mr->lkey};
+        struct ibv_send_wr wr = {.wr_id = i,
+                                 .sg_list = &sge,
+                                 .num_sge = 1,
+                                 .opcode = IBV_WR_RDMA_WRITE,
+                                 .send_flags = IBV_SEND_SIGNALED,
+                                 .wr.rdma = {card.address + 4096, card.rkey}},
+                           *bad;
+        struct ibv_wc wc;
+
+        REQUIRE(ibv_post_send(end.qp, &wr, &bad) == 0);
+        wc = wait_for_completion(end.cq);
+        tell_completion(&end, &wc);
+    }
+    say("pid %d", (int)getpid());
+    REQUIRE(system(command) == 0);
+}
+
 int main(int argc, char **argv)
 {
     static const struct {
@@ -475,6 +551,10 @@ int main(int argc, char **argv)
         fatal();
     else if (argc > 1 && strcmp(argv[1], "srq") == 0)
         shared_receives();
+    else if (argc > 1 && strcmp(argv[1], "datagrams") == 0)
+        datagrams();
+    else if (argc > 2 && strcmp(argv[1], "marks") == 0)
+        marks(argv[2]);
     for (size_t i = 0; argc > 2 && i < sizeof(opcodes) / sizeof(opcodes[0]); i++) {
         if (strcmp(argv[1], "pair") == 0 && strcmp(argv[2], opcodes[i].name) == 0)
             pair(opcodes[i].opcode, argc > 3);

@@ -149,6 +149,35 @@ static void packets_are_of_a_class(void **state)
     assert_refused("packet=drop errno=EIO", "no meaning");
 }
 
+static void packets_that_wait_say_for_what(void **state)
+{
+    assert_read("packet=delay time=250us count=all");
+    assert_int_equal(rule.time, 250000);
+    assert_read("packet=reorder by=3");
+    assert_int_equal(rule.value, 3);
+    assert_int_equal(rule.time, 10000000);
+    assert_read("packet=reorder by=1 time=2s");
+    assert_int_equal(rule.time, 2000000000);
+    assert_read("packet=rate limit=64kbit of=requests");
+    assert_int_equal(rule.value, 64000);
+    assert_true(inject_strikes(&rule, 5, &(struct inject_point){0})); /* all of them */
+    assert_read("packet=mark percent=5");
+    assert_refused("packet=delay", "needs 'time', as 'time=5ms'");
+    assert_refused("packet=reorder", "needs 'by', as 'by=3'");
+    assert_refused("packet=rate", "needs 'limit', as 'limit=10Mbit'");
+    assert_refused("packet=delay time=5", "not a time");
+    assert_refused("packet=delay time=0ms", "not a time");
+    assert_refused("packet=delay time=61min", "not a time");
+    assert_refused("packet=delay time=9999999999s", "not a time");
+    assert_refused("packet=rate limit=10", "not a rate");
+    assert_refused("packet=rate limit=1001Gbit", "not a rate");
+    assert_refused("packet=reorder by=0", "not a number");
+    assert_refused("packet=drop time=5ms", "no meaning with 'packet=drop'");
+    assert_refused("packet=mark by=5", "no meaning with 'packet=mark'");
+    assert_refused("packet=rate limit=1Gbit percent=5", "no meaning with 'packet=rate'");
+    assert_refused("limit=max_qp value=4 limit=5Mbit", "no meaning with 'limit='");
+}
+
 static void a_rule_is_for_the_processes_that_it_names(void **state)
 {
     assert_read("limit=max_qp value=4 exe=server");
@@ -185,6 +214,7 @@ int main(void)
         cmocka_unit_test(only_completions_that_can_arise_are_read),
         cmocka_unit_test(an_event_needs_the_object_of_its_call),
         cmocka_unit_test(packets_are_of_a_class),
+        cmocka_unit_test(packets_that_wait_say_for_what),
         cmocka_unit_test(a_rule_is_for_the_processes_that_it_names),
         cmocka_unit_test(a_list_is_split_at_semicolons_and_lines),
     };

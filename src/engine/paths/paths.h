@@ -167,10 +167,33 @@ void raw_after_fork_in_child(void);
 
 /* --- packet_faults.c ------------------------------------------------------------------------------------- */
 
-/* What becomes of a packet by a fault that the user asks for. QP lock held; a plan with faults of packets is loaded. */
-enum packet_fate { PACKET_PASSES, PACKET_LOST, PACKET_TWICE, PACKET_BROKEN };
-enum packet_fate packet_fault(struct qp *qp, const struct packet *packet);
+/* What becomes of a packet by the faults that the user asks for. */
+struct packet_fate {
+    enum { PACKET_PASSES, PACKET_LOST, PACKET_TWICE, PACKET_BROKEN } what;
+    bool marked; /* with ECN's "congestion experienced" (RFC 3168) */
+    ns_t wait;   /* leaves after this time; 0: at once */
+    uint32_t
+        later; /* leaves when so many later packets of the QP have left, if that comes first; 0: by time only */
+};
+/* QP lock held; a plan with faults of packets is loaded. */
+struct packet_fate packet_fault(struct qp *qp, const struct packet *packet);
 /* The QP is not connected any more. QP lock held. */
 void packet_faults_forget(struct qp *qp);
+
+/* --- held_packets.c -------------------------------------------------------------------------------------- */
+
+struct udp_path;
+
+/* Keeps a copy of a packet until its time, or until fate->later packets of the QP have left. False: there is no room, and
+ * the packet is lost. QP lock held. */
+bool held_packets_add(struct qp *qp, const struct udp_path *path, const struct packet *packet,
+                      const struct iovec *gather, unsigned gather_count, const struct packet_fate *fate);
+/* A packet of the QP has left: those that wait for it follow, in the same lane. QP lock held. */
+void held_packets_passed(struct qp *qp);
+/* Gives up what is held of the QP. QP lock held. */
+void held_packets_forget(const struct qp *qp);
+/* Sends those whose time has come. Helper thread, no lock held. */
+void held_packets_due(void);
+void held_packets_after_fork_in_child(void);
 
 #endif
