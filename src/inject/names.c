@@ -60,6 +60,8 @@ const char *const inject_event_names[INJECT_EVENTS] = {
     [INJECT_PATH_MIG_ERR] = "path_mig_err",
     [INJECT_GID_CHANGE] = "gid_change",
     [INJECT_CLIENT_REREGISTER] = "client_reregister",
+    [INJECT_PORT_DOWN] = "port_down",
+    [INJECT_PORT_UP] = "port_up",
 };
 
 const char *const inject_packet_names[INJECT_PACKETS] = {

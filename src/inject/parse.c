@@ -66,7 +66,7 @@ static const uint32_t key_kinds[KEYS] = {
     [KEY_SIDE] = OF(INJECT_COMPLETION),
     [KEY_AT] = OF(INJECT_EVENT),
     [KEY_OF] = OF(INJECT_PACKET),
-    [KEY_TIME] = OF(INJECT_PACKET),
+    [KEY_TIME] = OF(INJECT_PACKET) | OF(INJECT_EVENT),
     [KEY_BY] = OF(INJECT_PACKET),
     [KEY_LIMIT] = OF(INJECT_PACKET),
 };
@@ -397,6 +397,8 @@ static bool check_event(const struct parser *parser)
         rule->at = rule->what == INJECT_SRQ_LIMIT ? CALL_POST_SRQ_RECV : CALL_POST_SEND;
     if (rule->at == CALL_OPEN_DEVICE)
         return fail(parser, "no device is open at ibv_open_device");
+    if (has(parser, KEY_TIME) && rule->what != INJECT_PORT_DOWN)
+        return fail(parser, "'time' has no meaning with 'event=%s'", name);
     if (rule->what == INJECT_SRQ_LIMIT && rule->at != CALL_POST_SRQ_RECV)
         return fail(parser, "'event=%s' happens at ibv_post_srq_recv", name);
     if ((rule->what == INJECT_QP_FATAL || rule->what == INJECT_CQ_ERR || rule->what == INJECT_PATH_MIG_ERR) &&

@@ -32,7 +32,7 @@ struct inject_rule {
     uint32_t parts; /* of INJECT_WHOLE, by chance; 0: counted */
     uint64_t seed;
     uint64_t value; /* limit: the limit; packet=rate: bits in a second; packet=reorder: later packets */
-    uint64_t time;  /* ns: how long a packet is held; 0: not said */
+    uint64_t time;  /* ns: how long a packet is held, a port is down; 0: not said */
     char exe[INJECT_NAME_MAX], device[INJECT_NAME_MAX];
     char text[INJECT_TEXT_MAX]; /* as it was given */
 };

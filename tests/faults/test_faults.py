@@ -22,7 +22,8 @@ ALONE = ["unshare", "-n" if os.geteuid() == 0 else "-rn", "sh", "-c", 'ip link s
 
 # enum ibv_wc_status, enum ibv_event_type
 OK, LEN, QP_OP, PROT, FLUSHED, BAD_RESP, REM_INV, REM_ACCESS, REM_OP, RETRY, RNR = 0, 1, 2, 4, 5, 7, 9, 10, 11, 12, 13
-CQ_ERR, QP_FATAL, QP_ACCESS_ERR, PATH_MIG_ERR, DEVICE_FATAL, SRQ_LIMIT, CLIENT_REREGISTER, GID_CHANGE = 0, 1, 3, 7, 8, 15, 17, 18
+CQ_ERR, QP_FATAL, QP_ACCESS_ERR, PATH_MIG_ERR, DEVICE_FATAL, PORT_ACTIVE, PORT_ERR, SRQ_LIMIT, CLIENT_REREGISTER, GID_CHANGE = \
+    0, 1, 3, 7, 8, 9, 10, 15, 17, 18
 
 
 def run(*arguments, faults=(), options=()):
@@ -158,6 +159,45 @@ def test_events_of_a_port():
         tap.equal(events["far"], [number] if PATH == "same" else [], name)
 
 
+# As where a cable is pulled (verbs.md §3.12, §9): QPs keep their states, what is sent is lost, and the retries end.
+def test_a_port_that_goes_down_stops_what_its_own_side_sends():
+    for opcode in "SEND", "RDMA_WRITE", "RDMA_READ", "ATOMIC":
+        near, far, states, events, told = pair(opcode, "event=port_down n=3")
+        tap.equal((near, states), ({1: OK, 2: OK, 3: RETRY, 4: FLUSHED, 5: FLUSHED}, ("ERR", "RTS")), opcode)
+        tap.equal((events["near"], events["far"]), ([PORT_ERR], [PORT_ERR] if PATH == "same" else []), opcode)
+        assert "port_down at call 3 of ibv_post_send" in one_line(told, "' struck:"), told
+        assert "the port is down (injected fault event=port_down); an injected fault has made it so" in told, told
+
+
+def test_a_port_that_comes_back_in_time_costs_retries_only():
+    for opcode in "SEND", "RDMA_WRITE", "RDMA_READ":
+        near, far, states, events, told = pair(opcode, "event=port_down n=3 time=20ms")
+        tap.equal((near, states, events["near"]), ({i: OK for i in range(1, 6)}, ("RTS", "RTS"), [PORT_ERR, PORT_ACTIVE]), opcode)
+
+
+def port_lines(opcode, *faults, back=False):
+    lines, told = meet("port", opcode, *(["back"] if back else []), *(["same"] if PATH == "same" else []), faults=faults)
+    return lines, told
+
+
+def test_a_port_that_goes_down_stops_what_the_peer_sends_or_executes_itself():
+    for opcode in "SEND", "RDMA_WRITE", "RDMA_READ", "ATOMIC":
+        lines, told = port_lines(opcode, "event=port_down at=ibv_post_recv n=9")
+        tap.equal(lines, ["far port ACTIVE", "far port DOWN", f"near wr 2 status {RETRY}", "far memory 0", "far state RTS",
+                          f"far event {PORT_ERR}", "near state ERR", *([f"near event {PORT_ERR}"] if PATH == "same" else [])], opcode)
+        if PATH != "wire":  # over a network, the peer's records are not read
+            assert "the port is down (injected fault event=port_down)" in told, told
+
+
+def test_a_port_that_comes_back_lets_requests_through_again():
+    for opcode in "SEND", "RDMA_WRITE", "RDMA_READ", "ATOMIC":
+        lines, told = port_lines(opcode, "event=port_down at=ibv_post_recv n=9", "event=port_up at=ibv_post_recv n=10", back=True)
+        both = [f"event {PORT_ERR}", f"event {PORT_ACTIVE}"]
+        tap.equal(lines, ["far port ACTIVE", "far port DOWN", "far port ACTIVE", "near wr 2 status 0",
+                          f"far memory {7 if opcode == 'RDMA_WRITE' else 0}", "far state RTS", *("far " + event for event in both),
+                          "near state RTS", *("near " + event for event in both if PATH == "same")], opcode)
+
+
 def test_an_srq_reaches_its_limit():
     lines, told = meet("srq", faults=["event=srq_limit n=3"])
     tap.equal(lines, ["ibv_post_srq_recv 1 ok", "ibv_post_srq_recv 2 ok", "ibv_post_srq_recv 3 ok", f"event {SRQ_LIMIT}", "limit 0"])
@@ -255,6 +295,10 @@ def test_json_tells_the_same():
     struck = [entry for entry in found if entry["explanation"] == "injected" and entry["struck"]]
     tap.equal([(entry["fault"], entry["match"], entry["wr_id"]) for entry in struck], [("completion=LOC_QP_OP_ERR n=2", 2, 2)])
     assert [entry["fault"]["injected"] for entry in found if entry["explanation"] == "fault"] == [True], told
+    for fault in "event=port_down n=2", "packet=drop of=requests count=all qp=1":
+        code, lines, told = run("pair", "SEND", *(["same"] if PATH == "same" else []), faults=[fault], options=["--explain", "json"])
+        found = [json.loads(line) for line in told.splitlines() if line.startswith("{")]
+        assert [entry["fault"]["injected"] for entry in found if entry["explanation"] == "fault"] == [True], told
 
 
 def test_a_file_has_a_fault_on_each_line():

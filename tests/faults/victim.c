@@ -8,6 +8,8 @@
  *        victim srq                       posts three receives to an SRQ: the events
  *        victim datagrams                 sends five datagrams to a QP of its own: the order in which they arrive
  *        victim marks COMMAND             five WRITEs of 1 KiB to itself, its process id, and what COMMAND says
+ *        victim port OPCODE [back] [same] the peer's port goes down at its 9th receive, up at its 10th if it comes back:
+ *                                         statuses, states, events, and whether the last request reached memory
  *        victim pair OPCODE [same]        five requests to a peer in a child, or in this process: statuses, states, events
  */
 #include <errno.h>
@@ -332,6 +334,119 @@ static void pair(enum ibv_wr_opcode opcode, bool same)
     }
 }
 
+/* --- a port that goes down ------------------------------------------------------------------------------------ */
+
+#define WARM_UP 400u /* requests after which the quickest way is in use */
+
+static void tell_port(const struct end *end)
+{
+    struct ibv_port_attr port;
+
+    REQUIRE(ibv_query_port(end->node.context, 1, &port) == 0);
+    say("%s port %s", end->name,
+        port.state == IBV_PORT_ACTIVE ? "ACTIVE"
+        : port.state == IBV_PORT_DOWN ? "DOWN"
+                                      : "?");
+}
+
+/* What the far end does when it is told to. */
+static void obey(const struct end *end, char command)
+{
+    if (command == 'r') /* a fault may strike here */
+        post_receive(&end->node, end->qp, 99, LENGTH);
+    else if (command == 'p')
+        tell_port(end);
+    else
+        say("%s memory %d", end->name, end->node.buffer[4096]);
+    if (command == 'm')
+        tell_state(end);
+}
+
+static void obeying_process(int fd)
+{
+    struct card card, peer;
+    struct end end;
+    char command;
+
+    open_end(&end, "far", false);
+    fill_card(&end, &card);
+    give(fd, &card, sizeof(card));
+    take(fd, &peer, sizeof(peer));
+    connect_end(&end, &peer);
+    post_receives(&end);
+    give(fd, "c", 1);
+    while (read(fd, &command, 1) == 1) {
+        obey(&end, command);
+        give(fd, "d", 1);
+    }
+    exit(0);
+}
+
+static void tell_far(const struct end *far, int fd, char command)
+{
+    char done;
+
+    if (far) {
+        obey(far, command);
+        return;
+    }
+    give(fd, &command, 1);
+    take(fd, &done, 1);
+}
+
+static void port(enum ibv_wr_opcode opcode, bool back, bool same)
+{
+    struct end end, far_end, *far = same ? &far_end : NULL;
+    struct card card, peer;
+    struct ibv_wc wc;
+    int fds[2], status;
+    pid_t child = 0;
+    char byte;
+
+    REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0);
+    if (!same && (child = fork()) == 0) {
+        close(fds[0]);
+        obeying_process(fds[1]);
+    }
+    close(fds[1]);
+    open_end(&end, "near", false);
+    fill_card(&end, &card);
+    if (same) {
+        open_end(far, "far", false);
+        fill_card(far, &peer);
+        connect_end(far, &card);
+        post_receives(far);
+    } else {
+        take(fds[0], &peer, sizeof(peer));
+    }
+    to_init(end.qp);
+    to_rtr(&end.node, end.qp, peer.qpn, &peer.gid);
+    to_rts(end.qp, back ? 18 : 12, 7, 0); /* one second, or 17 ms */
+    if (!same) {
+        give(fds[0], &card, sizeof(card));
+        take(fds[0], &byte, 1);
+    }
+    for (unsigned i = 0; i < (opcode == IBV_WR_SEND ? 1 : WARM_UP); i++) {
+        request(&end, &peer, opcode, 1);
+        REQUIRE(wait_for_completion(end.cq).status == IBV_WC_SUCCESS);
+    }
+    tell_far(far, fds[0], 'p');
+    tell_far(far, fds[0], 'r');
+    tell_far(far, fds[0], 'p');
+    memset(end.node.buffer, 7, LENGTH);
+    request(&end, &peer, opcode, 2);
+    if (back) {
+        tell_far(far, fds[0], 'r');
+        tell_far(far, fds[0], 'p');
+    }
+    wc = wait_for_completion(end.cq);
+    tell_completion(&end, &wc);
+    tell_far(far, fds[0], 'm');
+    tell_state(&end);
+    close(fds[0]);
+    REQUIRE(same || (waitpid(child, &status, 0) == child && status == 0));
+}
+
 /* --- posts -------------------------------------------------------------------------------------------------- */
 
 static int post_extended(const struct end *end, unsigned wr_id)
@@ -558,6 +673,9 @@ int main(int argc, char **argv)
     for (size_t i = 0; argc > 2 && i < sizeof(opcodes) / sizeof(opcodes[0]); i++) {
         if (strcmp(argv[1], "pair") == 0 && strcmp(argv[2], opcodes[i].name) == 0)
             pair(opcodes[i].opcode, argc > 3);
+        if (strcmp(argv[1], "port") == 0 && strcmp(argv[2], opcodes[i].name) == 0)
+            port(opcodes[i].opcode, argc > 3 && strcmp(argv[3], "back") == 0,
+                 strcmp(argv[argc - 1], "same") == 0);
     }
     return argc < 2;
 }

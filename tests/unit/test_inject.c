@@ -137,7 +137,12 @@ static void an_event_needs_the_object_of_its_call(void **state)
     assert_refused("event=qp_fatal at=ibv_reg_mr", "happens to a QP");
     assert_refused("event=srq_limit at=ibv_post_send", "happens at ibv_post_srq_recv");
     assert_refused("event=gid_change at=ibv_reg_mr qp=1", "no meaning");
-    assert_refused("event=port_downn", "nearest is");
+    assert_read("event=port_down time=2s n=5");
+    assert_int_equal(rule.time, 2000000000);
+    assert_read("event=port_up at=ibv_post_recv");
+    assert_refused("event=port_downn", "nearest is 'port_down'");
+    assert_refused("event=port_up time=2s", "'time' has no meaning with 'event=port_up'");
+    assert_refused("event=port_down qp=2 at=ibv_reg_mr", "no meaning");
 }
 
 static void packets_are_of_a_class(void **state)

@@ -75,6 +75,8 @@ static inline bool is_admitted(struct qp *qp, struct lane *lane, const struct pa
         return true;
     if (qp->record->type != IBV_QPT_UD)
         return admission_of_lane(qp, lane);
+    if (unlikely(port_is_down(qp)))
+        return false;
     state = lane_state(lane);
     return likely(state->source_block == packet->src_qpn / LOCAL_BLOCK_QPNS &&
                   memcmp(state->source_gid, packet->grh.source, sizeof(state->source_gid)) == 0) ||
@@ -113,7 +115,8 @@ static void send_drop_notice(struct lane *lane, const struct packet *packet, boo
 
 static void receive_multicast(struct qp *qp, void *argument)
 {
-    arrivals_receive_multicast(qp, argument, true);
+    if (!port_is_down(qp))
+        arrivals_receive_multicast(qp, argument, true);
 }
 
 /* Concurrent threads may lose an increment: the helper thread only looks whether the counter has changed. */

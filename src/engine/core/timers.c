@@ -26,7 +26,7 @@ static ns_t timer_fd_at = NS_NEVER;
 static _Atomic uint32_t moderation_firing;
 static _Atomic ns_t next_deadline = NS_NEVER; /* earliest of both heaps; written under timers_lock */
 /* What the helper thread alone fires, not application threads: long timeouts, and packets that a user has held. */
-enum late { LATE_CM_AGENT, LATE_GSI, LATE_HANGS, LATE_PACKETS, LATES };
+enum late { LATE_CM_AGENT, LATE_GSI, LATE_HANGS, LATE_PACKETS, LATE_PORTS, LATES };
 static ns_t late_at[LATES] /* under timers_lock */ = {[0 ... LATES - 1] = NS_NEVER};
 
 int timers_fd(void)
@@ -163,6 +163,11 @@ void timers_set_packets(ns_t at)
     set_late(LATE_PACKETS, at);
 }
 
+void timers_set_ports(ns_t at)
+{
+    set_late(LATE_PORTS, at);
+}
+
 /* timers_lock held. */
 static bool take_late(enum late which, ns_t now)
 {
@@ -239,7 +244,7 @@ void timers_run(void)
 {
     uint64_t expirations;
     ns_t now = sys_now();
-    bool cm_agent, gsi, hangs, packets;
+    bool cm_agent, gsi, hangs, packets, ports;
 
     if (read(timer_fd, &expirations, sizeof(expirations)) < 0 && errno != EAGAIN)
         log_error("timer: read from timerfd: %s", strerror(errno));
@@ -249,6 +254,7 @@ void timers_run(void)
     gsi = take_late(LATE_GSI, now);
     hangs = take_late(LATE_HANGS, now);
     packets = take_late(LATE_PACKETS, now);
+    ports = take_late(LATE_PORTS, now);
     program();
     lock_release(&timers_lock);
     timers_run_due();
@@ -260,4 +266,6 @@ void timers_run(void)
         hangs_look();
     if (packets)
         held_packets_due();
+    if (ports)
+        ports_due();
 }

@@ -114,7 +114,7 @@ bool held_packets_add(struct qp *qp, const struct udp_path *path, const struct p
 }
 
 /* A lane without space loses the packet, too. Frees it. */
-static void send(struct held *held)
+static void send_now(struct held *held)
 {
     const struct iovec payload = {held->payload, held->length};
 
@@ -138,7 +138,7 @@ void held_packets_passed(struct qp *qp)
     }
     lock_release(&held_lock);
     while ((first = list_pop_front(&ready))) {
-        send(held_of(first));
+        send_now(held_of(first));
         route_of(qp)->kick_network = true;
     }
 }
@@ -174,7 +174,7 @@ void held_packets_due(void)
     lock_release(&held_lock);
     while ((first = list_pop_front(&due))) {
         lanes |= 1u << udp_lane_number(held_of(first)->lane);
-        send(held_of(first));
+        send_now(held_of(first));
     }
     for (; lanes; lanes &= lanes - 1)
         udp_flush(udp_lane_by_number((unsigned)__builtin_ctz(lanes)));

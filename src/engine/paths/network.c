@@ -184,7 +184,9 @@ static int send_packet(struct qp *qp, const struct packet *packet, const struct 
 static cold_path int send_with_faults(struct qp *qp, const struct packet *packet, const struct iovec *gather,
                                       unsigned gather_count, struct udp_path *path)
 {
-    const struct packet_fate fate = packet_fault(qp, packet);
+    const struct packet_fate fate = port_is_down(qp)            ? (struct packet_fate){.what = PACKET_LOST}
+                                    : inject_has(INJECT_PACKET) ? packet_fault(qp, packet)
+                                                                : (struct packet_fate){.what = PACKET_PASSES};
     struct packet sent = *packet;
     int error;
 
@@ -213,7 +215,7 @@ int network_send(struct qp *qp, const struct packet *packet, const struct iovec 
 
     if (unlikely(!fill_path(qp, to, &path)))
         return -EHOSTUNREACH;
-    if (unlikely(inject_has(INJECT_PACKET)))
+    if (unlikely(inject_loaded() != NULL))
         return send_with_faults(qp, packet, gather, gather_count, &path);
     return send_packet(qp, packet, gather, gather_count, &path);
 }
@@ -358,6 +360,8 @@ static void receive_multicast(struct qp *qp, void *argument)
 {
     const struct packet *packet = argument;
 
+    if (port_is_down(qp))
+        return;
     qp->record->traffic.packets_received++;
     arrivals_receive_multicast(qp, packet,
                                packet->src_qpn == qp->ibv.qp_num && is_own_address(packet->grh.source));
@@ -397,7 +401,8 @@ static void on_packet(struct packet *packet, const struct udp_arrival *arrival)
         arrival_refused(qp, packet);
         return;
     }
-    if (likely(qp->record->type == IBV_QPT_UD ? !is_from_this_host(packet) : is_from_peer(qp, packet))) {
+    if (likely(!port_is_down(qp)) &&
+        likely(qp->record->type == IBV_QPT_UD ? !is_from_this_host(packet) : is_from_peer(qp, packet))) {
         qp->record->traffic.packets_received++;
         if (unlikely(arrival->congested))
             congestion_notify(qp, packet, arrival);

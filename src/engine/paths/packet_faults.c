@@ -113,6 +113,7 @@ cold_path struct packet_fate packet_fault(struct qp *qp, const struct packet *pa
             !add_fate(&fate, fault, packet))
             continue;
         inject_struck(fault);
+        qp->packets_struck = true;
         faults_note(&strike);
     }
     return fate;

@@ -55,7 +55,7 @@ static int error_of(const struct target *target)
 
         if (rule->kind == INJECT_EVENT && rule->at == target->call && selects(rule, target) &&
             meets(fault, target))
-            injected_event((enum inject_event)rule->what, target->context, target->qp, target->srq);
+            injected_event(rule, target->context, target->qp, target->srq);
         if (rule->kind == INJECT_CALL && rule->what == target->call && selects(rule, target) && !error &&
             meets(fault, target))
             error = rule->error;
