@@ -8,6 +8,7 @@
 #include "base/sys.h"
 #include "engine/cm/gsi.h"
 #include "engine/core/arrivals.h"
+#include "engine/core/control.h"
 #include "engine/core/core.h"
 #include "engine/core/explainer.h"
 #include "engine/core/route.h"
@@ -406,5 +407,7 @@ const struct local_ops engine_local_ops = {
     .expects_copies = memory_expects_copies,
     .open_file = direct_open_file,
     .knows_segment = direct_knows_segment,
+    .control = control_decide,
+    .control_ended = control_end,
     .file_came = direct_file_came,
 };
