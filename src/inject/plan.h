@@ -18,10 +18,11 @@ struct inject_fault {
 struct inject_plan {
     uint32_t count, kinds; /* kinds: by bit of enum inject_kind */
     uint32_t mentioned;    /* kinds, also of rules for other processes */
-    struct inject_fault faults[];
+    struct inject_fault *faults[INJECT_RULES_MAX];
 };
 
-/* NULL: no fault is loaded. A plan that was replaced is never freed, because threads may look at it. */
+/* NULL: no fault is loaded. A plan that was replaced is never freed, because threads may look at it; the next one has its
+ * faults, with their counters, and further ones. */
 extern struct inject_plan *_Atomic inject_plan;
 
 static inline struct inject_plan *inject_loaded(void)

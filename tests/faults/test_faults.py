@@ -18,7 +18,11 @@ VICTIM, SOFTHCA = (os.path.abspath(path) for path in sys.argv[1:3])
 PATH = sys.argv[3]
 PATHS = {"same": {}, "ring": {"SOFTHCA_LOCAL": "ring"}, "cma": {"SOFTHCA_LOCAL": "cma"},
          "mapped": {"SOFTHCA_LOCAL": "mapped"}, "wire": {"SOFTHCA_PATH": "wire"}}
-ALONE = ["unshare", "-n" if os.geteuid() == 0 else "-rn", "sh", "-c", 'ip link set lo up; exec "$@"', "sh"]
+# All of it in a network namespace of its own: traffic is on loopback, and so are the sockets by which tools ask.
+if "TEST_FAULTS_ALONE" not in os.environ:
+    os.environ["TEST_FAULTS_ALONE"] = "1"
+    os.execvp("unshare", ["unshare", "-n" if os.geteuid() == 0 else "-rn", "sh", "-c", 'ip link set lo up; exec "$@"', "sh",
+                          sys.executable, *sys.argv])
 
 # enum ibv_wc_status, enum ibv_event_type
 OK, LEN, QP_OP, PROT, FLUSHED, BAD_RESP, REM_INV, REM_ACCESS, REM_OP, RETRY, RNR = 0, 1, 2, 4, 5, 7, 9, 10, 11, 12, 13
@@ -26,12 +30,14 @@ CQ_ERR, QP_FATAL, QP_ACCESS_ERR, PATH_MIG_ERR, DEVICE_FATAL, PORT_ACTIVE, PORT_E
     0, 1, 3, 7, 8, 9, 10, 15, 17, 18
 
 
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("SOFTHCA_")}
+ENVIRONMENT.update(PATHS[PATH], LC_ALL="C")
+
+
 def run(*arguments, faults=(), options=()):
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("SOFTHCA_")}
-    environment.update(PATHS[PATH], LC_ALL="C")
     specs = [word for fault in faults for word in ("--fault", fault)]
-    result = subprocess.run([*ALONE, SOFTHCA, "run", "--no-shim", *specs, *options, "--", VICTIM, *arguments],
-                            env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+    result = subprocess.run([SOFTHCA, "run", "--no-shim", *specs, *options, "--", VICTIM, *arguments],
+                            env=ENVIRONMENT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
     return result.returncode, result.stdout.splitlines(), result.stderr
 
 
@@ -285,6 +291,113 @@ def test_the_same_seed_gives_the_same_run():
     runs = [pair("SEND", f"completion=LOC_QP_OP_ERR percent=40 seed={seed}")[0] for seed in (7, 7, 8, 9, 10, 11)]
     tap.equal(runs[0], runs[1])
     assert any(run != runs[0] for run in runs[2:]), runs
+
+
+class Running:
+    """A victim that obeys, and softhca fault for it."""
+
+    def __init__(self, *faults):
+        specs = [word for fault in faults for word in ("--fault", fault)]
+        self.process = subprocess.Popen([SOFTHCA, "run", "--no-shim", *specs, "--", VICTIM, "obey", *(["same"] if PATH == "same" else [])],
+                                        env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.pid = self.process.stdout.readline().split()[1]
+        self.count = 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *ignored):
+        if self.process.returncode is None:
+            self.process.kill()
+            self.process.communicate()
+
+    def do(self, word):
+        """What it says until the result."""
+        self.process.stdin.write(word + "\n")
+        self.process.stdin.flush()
+        self.count += 1
+        lines = []
+        while not lines or not lines[-1].startswith(f"{word} {self.count} "):
+            lines.append(self.process.stdout.readline().strip())
+            assert lines[-1], self.process.communicate()
+        return [" ".join(lines[-1].split()[2:]), *(line.split(maxsplit=1)[1] for line in lines[:-1])]
+
+    def fault(self, *arguments, pid=None):
+        result = subprocess.run([SOFTHCA, "fault", pid or self.pid, *arguments], env=ENVIRONMENT, stdin=subprocess.DEVNULL,
+                                capture_output=True, text=True, timeout=60)
+        return result.returncode, result.stdout.splitlines(), result.stderr
+
+    def end(self):
+        told = self.process.communicate(timeout=60)[1]
+        tap.equal(self.process.returncode, 0, told)
+        return told
+
+
+def test_faults_are_loaded_into_a_running_process_and_removed():
+    with Running() as running:
+        for word in "write", "send", "register":
+            tap.equal(running.do(word)[0], "ok")
+        tap.equal(running.fault(), (0, [], ""))
+        tap.equal(running.fault("call=ibv_post_send errno=ENOMEM n=2", "call=ibv_reg_mr errno=EIO count=all"), (0, [], ""))
+        tap.equal([running.do(word)[0] for word in ("write", "write", "send", "register")], ["ok", "ENOMEM", "ok", "EIO"])
+        tap.equal(running.fault("call=ibv_post_send errno=EINVAL n=2"), (0, [], ""))  # beside the others
+        tap.equal([running.do(word)[0] for word in ("send", "send", "send", "register")], ["ok", "EINVAL", "ok", "EIO"])
+        counts = ["'call=ibv_post_send errno=ENOMEM n=2' struck 1 of 6 times selected",
+                  "'call=ibv_reg_mr errno=EIO count=all' struck 2 of 2 times selected",
+                  "'call=ibv_post_send errno=EINVAL n=2' struck 1 of 3 times selected"]
+        tap.equal(running.fault(), (0, counts, ""))
+        tap.equal(running.fault("--clear"), (0, counts, ""))
+        tap.equal(running.fault("--clear"), (0, [], ""))
+        tap.equal([running.do(word)[0] for word in ("write", "send", "register")], ["ok", "ok", "ok"])
+        told = running.end()
+    tap.equal(len([line for line in told.splitlines() if "' struck: call" in line]), 4, told)
+    assert "never struck" not in told, told
+
+
+def test_a_completion_of_a_running_process_fails():
+    with Running() as running:
+        for _ in range(300):  # so that the quickest way is in use
+            tap.equal(running.do("write")[0], "ok")
+        tap.equal(running.fault("completion=REM_ACCESS_ERR opcode=RDMA_WRITE n=2")[0], 0)
+        tap.equal([running.do("write")[1].split()[-1] for _ in range(3)], [str(OK), str(REM_ACCESS), str(FLUSHED)])
+        assert "an injected fault has made it so" in running.end()
+
+
+def test_clear_brings_a_port_up():
+    with Running() as running:
+        tap.equal(running.do("write"), ["ok", "wr 1 status 0"])
+        tap.equal(running.fault("event=port_down at=ibv_reg_mr")[0], 0)
+        tap.equal((running.do("port"), running.do("register"), running.do("port")), (["ok", "port ACTIVE"], ["ok"], ["ok", "port DOWN"]))
+        tap.equal(running.fault("--clear"), (0, ["'event=port_down at=ibv_reg_mr' struck 1 of 1 times selected"], ""))
+        tap.equal(running.do("port"), ["ok", "port ACTIVE"])
+        tap.equal(running.do("write"), ["ok", "wr 6 status 0"])
+        running.end()
+
+
+def test_packets_of_a_running_process_are_lost_on_the_network_only():
+    with Running() as running:
+        code, lines, told = running.fault("packet=drop of=requests count=all")
+        tap.equal((code, told), (0, ""))
+        if PATH == "wire":
+            tap.equal((lines, running.do("write")[1]), ([], f"wr 1 status {RETRY}"))
+        else:
+            assert len(lines) == 1 and f": {2 if PATH == 'same' else 1} of its QPs are connected so" in lines[0], lines
+            tap.equal(running.do("write"), ["ok", "wr 1 status 0"])
+        running.end()
+
+
+def test_what_cannot_be_loaded_is_refused_and_changes_nothing():
+    with Running("call=ibv_create_flow errno=EIO") as running:
+        for specs, part in (["call=ibv_regmr errno=EIO"], "the nearest is 'ibv_reg_mr'"), (["packet=drop exe=other"], "names another program"), \
+                           (["call=ibv_reg_mr errno=EIO", "call=ibv_reg_mr errno=EIO pid=1"], "names another program or process"), \
+                           (["call=ibv_reg_mr errno=EIO"] * 32, "32 faults are loaded"), (["--clear", "event=qp_fatal"], "takes no fault"):
+            code, lines, told = running.fault(*specs)
+            assert code != 0 and not lines and part in told, (specs, code, lines, told)
+        tap.equal(running.fault(), (0, ["'call=ibv_create_flow errno=EIO' struck 0 of 0 times selected"], ""))
+        code, lines, told = running.fault(pid=str(os.getpid()))
+        assert code == 1 and told.startswith(f"softhca: process {os.getpid()}: "), told
+        tap.equal(running.do("register"), ["ok"])
+        assert "never struck" in running.end()
 
 
 def test_json_tells_the_same():

@@ -10,6 +10,8 @@
  *        victim marks COMMAND             five WRITEs of 1 KiB to itself, its process id, and what COMMAND says
  *        victim port OPCODE [back] [same] the peer's port goes down at its 9th receive, up at its 10th if it comes back:
  *                                         statuses, states, events, and whether the last request reached memory
+ *        victim obey [same]               its process id, then what each word on stdin makes it do: write, send (ibv_wr_*),
+ *                                         register, port
  *        victim pair OPCODE [same]        five requests to a peer in a child, or in this process: statuses, states, events
  */
 #include <errno.h>
@@ -204,7 +206,7 @@ static void tell_completion(const struct end *end, const struct ibv_wc *wc)
     say("%s wr %u status %d", end->name, (unsigned)wc->wr_id, (int)wc->status);
 }
 
-static void request(struct end *end, const struct card *peer, enum ibv_wr_opcode opcode, unsigned wr_id)
+static int post_request(struct end *end, const struct card *peer, enum ibv_wr_opcode opcode, unsigned wr_id)
 {
     struct ibv_sge sge = {(uintptr_t)end->node.buffer, LENGTH, end->node.mr->lkey};
     struct ibv_send_wr wr = {.wr_id = wr_id,
@@ -222,7 +224,12 @@ static void request(struct end *end, const struct card *peer, enum ibv_wr_opcode
         wr.wr.rdma.remote_addr = peer->address + 4096;
         wr.wr.rdma.rkey = peer->rkey;
     }
-    REQUIRE(ibv_post_send(end->qp, &wr, &bad) == 0);
+    return ibv_post_send(end->qp, &wr, &bad);
+}
+
+static void request(struct end *end, const struct card *peer, enum ibv_wr_opcode opcode, unsigned wr_id)
+{
+    REQUIRE(post_request(end, peer, opcode, wr_id) == 0);
 }
 
 /* Each request after the completion of the one before it; those behind an error are flushed. Returns how many succeeded. A request without completion
@@ -382,69 +389,93 @@ static void obeying_process(int fd)
     exit(0);
 }
 
-static void tell_far(const struct end *far, int fd, char command)
-{
-    char done;
+/* A pair whose far end obeys. */
+struct obeyed {
+    struct end end, far_end, *far; /* far: NULL: in the child */
+    struct card peer;
+    pid_t child;
+    int fd;
+};
 
-    if (far) {
-        obey(far, command);
-        return;
-    }
-    give(fd, &command, 1);
-    take(fd, &done, 1);
-}
-
-static void port(enum ibv_wr_opcode opcode, bool back, bool same)
+static void obeyed_open(struct obeyed *obeyed, bool same, bool extended, uint8_t timeout)
 {
-    struct end end, far_end, *far = same ? &far_end : NULL;
-    struct card card, peer;
-    struct ibv_wc wc;
-    int fds[2], status;
-    pid_t child = 0;
+    struct end *end = &obeyed->end;
+    struct card card;
+    int fds[2];
     char byte;
 
     REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0);
-    if (!same && (child = fork()) == 0) {
+    obeyed->far = same ? &obeyed->far_end : NULL;
+    if (!same && (obeyed->child = fork()) == 0) {
         close(fds[0]);
         obeying_process(fds[1]);
     }
     close(fds[1]);
-    open_end(&end, "near", false);
-    fill_card(&end, &card);
+    obeyed->fd = fds[0];
+    open_end(end, "near", extended);
+    fill_card(end, &card);
     if (same) {
-        open_end(far, "far", false);
-        fill_card(far, &peer);
-        connect_end(far, &card);
-        post_receives(far);
+        open_end(obeyed->far, "far", false);
+        fill_card(obeyed->far, &obeyed->peer);
+        connect_end(obeyed->far, &card);
+        post_receives(obeyed->far);
     } else {
-        take(fds[0], &peer, sizeof(peer));
+        take(obeyed->fd, &obeyed->peer, sizeof(obeyed->peer));
     }
-    to_init(end.qp);
-    to_rtr(&end.node, end.qp, peer.qpn, &peer.gid);
-    to_rts(end.qp, back ? 18 : 12, 7, 0); /* one second, or 17 ms */
+    to_init(end->qp);
+    to_rtr(&end->node, end->qp, obeyed->peer.qpn, &obeyed->peer.gid);
+    to_rts(end->qp, timeout, 7, 0);
     if (!same) {
-        give(fds[0], &card, sizeof(card));
-        take(fds[0], &byte, 1);
+        give(obeyed->fd, &card, sizeof(card));
+        take(obeyed->fd, &byte, 1);
     }
+}
+
+static void obeyed_close(const struct obeyed *obeyed)
+{
+    int status;
+
+    close(obeyed->fd);
+    REQUIRE(obeyed->far || (waitpid(obeyed->child, &status, 0) == obeyed->child && status == 0));
+}
+
+static void tell_far(const struct obeyed *obeyed, char command)
+{
+    char done;
+
+    if (obeyed->far) {
+        obey(obeyed->far, command);
+        return;
+    }
+    give(obeyed->fd, &command, 1);
+    take(obeyed->fd, &done, 1);
+}
+
+static void port(enum ibv_wr_opcode opcode, bool back, bool same)
+{
+    struct obeyed obeyed;
+    struct end *end = &obeyed.end;
+    struct ibv_wc wc;
+
+    obeyed_open(&obeyed, same, false, back ? 18 : 12); /* one second, or 17 ms */
     for (unsigned i = 0; i < (opcode == IBV_WR_SEND ? 1 : WARM_UP); i++) {
-        request(&end, &peer, opcode, 1);
-        REQUIRE(wait_for_completion(end.cq).status == IBV_WC_SUCCESS);
+        request(end, &obeyed.peer, opcode, 1);
+        REQUIRE(wait_for_completion(end->cq).status == IBV_WC_SUCCESS);
     }
-    tell_far(far, fds[0], 'p');
-    tell_far(far, fds[0], 'r');
-    tell_far(far, fds[0], 'p');
-    memset(end.node.buffer, 7, LENGTH);
-    request(&end, &peer, opcode, 2);
+    tell_far(&obeyed, 'p');
+    tell_far(&obeyed, 'r');
+    tell_far(&obeyed, 'p');
+    memset(end->node.buffer, 7, LENGTH);
+    request(end, &obeyed.peer, opcode, 2);
     if (back) {
-        tell_far(far, fds[0], 'r');
-        tell_far(far, fds[0], 'p');
+        tell_far(&obeyed, 'r');
+        tell_far(&obeyed, 'p');
     }
-    wc = wait_for_completion(end.cq);
-    tell_completion(&end, &wc);
-    tell_far(far, fds[0], 'm');
-    tell_state(&end);
-    close(fds[0]);
-    REQUIRE(same || (waitpid(child, &status, 0) == child && status == 0));
+    wc = wait_for_completion(end->cq);
+    tell_completion(end, &wc);
+    tell_far(&obeyed, 'm');
+    tell_state(end);
+    obeyed_close(&obeyed);
 }
 
 /* --- posts -------------------------------------------------------------------------------------------------- */
@@ -502,6 +533,37 @@ static void posts(bool extended)
         REQUIRE(wc.status == IBV_WC_SUCCESS);
     }
     say("end");
+}
+
+static void obey_words(bool same)
+{
+    struct obeyed obeyed;
+    struct end *end = &obeyed.end;
+    char word[100];
+
+    obeyed_open(&obeyed, same, true, 12);
+    say("pid %d", (int)getpid());
+    for (unsigned i = 1; scanf("%99s", word) == 1; i++) {
+        struct ibv_mr *mr;
+        struct ibv_wc wc;
+        int error = 0;
+
+        if (strcmp(word, "write") == 0 || strcmp(word, "send") == 0) {
+            error = word[0] == 'w' ? post_request(end, &obeyed.peer, IBV_WR_RDMA_WRITE, i)
+                                   : post_extended(end, i);
+            if (!error) {
+                wc = wait_for_completion(end->cq);
+                tell_completion(end, &wc);
+            }
+        } else if (strcmp(word, "register") == 0) {
+            mr = ibv_reg_mr(end->node.pd, end->node.buffer, 4096, 0);
+            error = mr ? 0 : errno;
+        } else {
+            tell_port(end);
+        }
+        tell_result(word, i, error);
+    }
+    obeyed_close(&obeyed);
 }
 
 /* --- a device that ends --------------------------------------------------------------------------------------- */
@@ -668,6 +730,8 @@ int main(int argc, char **argv)
         shared_receives();
     else if (argc > 1 && strcmp(argv[1], "datagrams") == 0)
         datagrams();
+    else if (argc > 1 && strcmp(argv[1], "obey") == 0)
+        obey_words(argc > 2);
     else if (argc > 2 && strcmp(argv[1], "marks") == 0)
         marks(argv[2]);
     for (size_t i = 0; argc > 2 && i < sizeof(opcodes) / sizeof(opcodes[0]); i++) {

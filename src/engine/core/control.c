@@ -3,11 +3,14 @@
 
 #include <errno.h>
 
+#include "engine/core/faults.h"
+
 int control_decide(enum control_subject subject, int file, char *why, size_t size)
 {
     switch (subject) {
-    case CONTROL_CAPTURE:
     case CONTROL_FAULTS:
+        return faults_requested(file, why, size);
+    case CONTROL_CAPTURE:
         break;
     }
     return -ENOSYS; /* `why` says so already */

@@ -106,7 +106,7 @@ cold_path struct packet_fate packet_fault(struct qp *qp, const struct packet *pa
     point.index = psn + 1;
     point.transmission = count_transmission(qp, response, psn);
     for (uint32_t i = 0; i < plan->count && fate.what != PACKET_LOST; i++) {
-        struct inject_fault *fault = &plan->faults[i];
+        struct inject_fault *fault = plan->faults[i];
         struct inject_strike strike = {.fault = fault, .qpn = qp->ibv.qp_num, .value = psn};
 
         if (!selects(&fault->rule, qp, class) || !inject_select(fault, &point, &strike.match) ||

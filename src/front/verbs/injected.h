@@ -32,5 +32,7 @@ void injected_device_attributes(const struct ibv_context *context, struct ibv_de
 /* Operations that meet the faults, in place of front's. */
 void injected_fill_ops(struct verbs_context *verbs);
 void injected_fill_wr_ops(struct ibv_qp_ex *qp);
+/* The plan has changed (faults_on_change()): the tables of open contexts and extended QPs follow. No lock held. */
+void injected_changed(void);
 
 #endif
