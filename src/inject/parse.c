@@ -31,6 +31,7 @@ enum key {
     KEY_TIME,
     KEY_BY,
     KEY_LIMIT,
+    KEY_REASON,
     KEYS
 };
 
@@ -43,15 +44,15 @@ enum key {
     10000000u /* ns: a packet that is reordered leaves after this at the latest, if nothing else is said */
 
 static const char *const key_names[KEYS] = {
-    [KEY_ERRNO] = "errno", [KEY_VALUE] = "value",     [KEY_N] = "n",       [KEY_COUNT] = "count",
-    [KEY_EVERY] = "every", [KEY_PERCENT] = "percent", [KEY_SEED] = "seed", [KEY_EXE] = "exe",
-    [KEY_PID] = "pid",     [KEY_DEVICE] = "device",   [KEY_QP] = "qp",     [KEY_OPCODE] = "opcode",
-    [KEY_SIDE] = "side",   [KEY_AT] = "at",           [KEY_OF] = "of",     [KEY_TIME] = "time",
-    [KEY_BY] = "by",       [KEY_LIMIT] = "limit",
+    [KEY_ERRNO] = "errno", [KEY_VALUE] = "value",     [KEY_N] = "n",           [KEY_COUNT] = "count",
+    [KEY_EVERY] = "every", [KEY_PERCENT] = "percent", [KEY_SEED] = "seed",     [KEY_EXE] = "exe",
+    [KEY_PID] = "pid",     [KEY_DEVICE] = "device",   [KEY_QP] = "qp",         [KEY_OPCODE] = "opcode",
+    [KEY_SIDE] = "side",   [KEY_AT] = "at",           [KEY_OF] = "of",         [KEY_TIME] = "time",
+    [KEY_BY] = "by",       [KEY_LIMIT] = "limit",     [KEY_REASON] = "reason",
 };
 
 static const uint32_t key_kinds[KEYS] = {
-    [KEY_ERRNO] = OF(INJECT_CALL),
+    [KEY_ERRNO] = OF(INJECT_CALL) | OF(INJECT_CM),
     [KEY_VALUE] = OF(INJECT_LIMIT),
     [KEY_N] = COUNTED,
     [KEY_COUNT] = COUNTED,
@@ -60,15 +61,16 @@ static const uint32_t key_kinds[KEYS] = {
     [KEY_SEED] = COUNTED,
     [KEY_EXE] = ALL,
     [KEY_PID] = ALL,
-    [KEY_DEVICE] = ALL,
+    [KEY_DEVICE] = ALL & ~OF(INJECT_CM),
     [KEY_QP] = ALL & ~OF(INJECT_LIMIT),
     [KEY_OPCODE] = OF(INJECT_CALL) | OF(INJECT_COMPLETION),
-    [KEY_SIDE] = OF(INJECT_COMPLETION),
-    [KEY_AT] = OF(INJECT_EVENT),
+    [KEY_SIDE] = OF(INJECT_COMPLETION) | OF(INJECT_CM),
+    [KEY_AT] = OF(INJECT_EVENT) | OF(INJECT_CM),
     [KEY_OF] = OF(INJECT_PACKET),
-    [KEY_TIME] = OF(INJECT_PACKET) | OF(INJECT_EVENT),
+    [KEY_TIME] = OF(INJECT_PACKET) | OF(INJECT_EVENT) | OF(INJECT_CM),
     [KEY_BY] = OF(INJECT_PACKET),
     [KEY_LIMIT] = OF(INJECT_PACKET),
+    [KEY_REASON] = OF(INJECT_CM),
 };
 
 struct word {
@@ -188,11 +190,12 @@ static bool read_opcodes(const struct parser *parser, struct word word)
 
 static bool read_side(const struct parser *parser, struct word word)
 {
-    static const char *const sides[] = {"send", "receive"};
-    int side = inject_find(sides, array_size(sides), word.at, word.length);
+    static const char *const both[][2] = {{"send", "receive"}, {"active", "passive"}};
+    const char *const *sides = both[parser->rule->kind == INJECT_CM];
+    int side = inject_find(sides, 2, word.at, word.length);
 
     if (side < 0)
-        return unknown(parser, "side", word, inject_nearest(sides, array_size(sides), word.at, word.length));
+        return unknown(parser, "side", word, inject_nearest(sides, 2, word.at, word.length));
     parser->rule->side = (uint8_t)side;
     return true;
 }
@@ -232,6 +235,14 @@ static bool read_rate(const struct parser *parser, struct word word)
     return inject_bit_rate(word.at, word.length, &parser->rule->value) ||
            fail(parser, "limit=%.*s: not a rate per second of up to 1000Gbit, as 64kbit, 10Mbit or 1Gbit",
                 shown(word), word.at);
+}
+
+static bool read_reason(const struct parser *parser, struct word word)
+{
+    const char *nearest;
+
+    parser->rule->value = inject_reason(word.at, word.length, &nearest);
+    return parser->rule->value || unknown(parser, "reason of a REJ", word, nearest);
 }
 
 static bool read_value(struct parser *parser, enum key key, struct word word)
@@ -283,6 +294,8 @@ static bool read_value(struct parser *parser, enum key key, struct word word)
         return read_number(parser, word, "by", 1, REORDER_MAX, &rule->value);
     case KEY_LIMIT:
         return read_rate(parser, word);
+    case KEY_REASON:
+        return read_reason(parser, word);
     case KEYS:
         break;
     }
@@ -324,6 +337,7 @@ static bool read_kind(const struct parser *parser, struct word kind, struct word
         [INJECT_COMPLETION] = {"status that can be injected", inject_outcome_names, INJECT_OUTCOMES},
         [INJECT_EVENT] = {"event that can be injected", inject_event_names, INJECT_EVENTS},
         [INJECT_PACKET] = {"thing that can happen to packets", inject_packet_names, INJECT_PACKETS},
+        [INJECT_CM] = {"event of a connection that can be injected", inject_cm_names, INJECT_CMS},
     };
     int found = inject_find(inject_kind_names, INJECT_KINDS, kind.at, kind.length), index;
 
@@ -408,6 +422,12 @@ static bool check_event(const struct parser *parser)
            fail(parser, "'qp' has no meaning at %s", inject_call_names[rule->at]);
 }
 
+/* A key that has no use. */
+static bool check_without(const struct parser *parser, enum key key, const char *kind, const char *name)
+{
+    return !has(parser, key) || fail(parser, "'%s' has no meaning with '%s=%s'", key_names[key], kind, name);
+}
+
 /* A key that the packet fault needs, or has no use for. */
 static bool check_packet_key(const struct parser *parser, enum key key, bool wanted, const char *example)
 {
@@ -415,8 +435,7 @@ static bool check_packet_key(const struct parser *parser, enum key key, bool wan
 
     if (wanted && !has(parser, key))
         return fail(parser, "'packet=%s' needs '%s', as '%s'", name, key_names[key], example);
-    return wanted || !has(parser, key) ||
-           fail(parser, "'%s' has no meaning with 'packet=%s'", key_names[key], name);
+    return wanted || check_without(parser, key, "packet", name);
 }
 
 static bool check_packet(const struct parser *parser)
@@ -442,6 +461,36 @@ static bool check_packet(const struct parser *parser)
     return true;
 }
 
+static bool check_cm(const struct parser *parser)
+{
+    /* The keys of each, by bit of enum key, of those that not all have. */
+    static const uint32_t own[INJECT_CMS] = {
+        [INJECT_ADDR_ERROR] = 1u << KEY_ERRNO,
+        [INJECT_ROUTE_ERROR] = 1u << KEY_ERRNO,
+        [INJECT_REJECTED] = 1u << KEY_REASON | 1u << KEY_SIDE,
+        [INJECT_DISCONNECTED] = 1u << KEY_TIME | 1u << KEY_AT | 1u << KEY_QP,
+    };
+    static const enum key some[] = {KEY_ERRNO, KEY_REASON, KEY_SIDE, KEY_TIME, KEY_AT, KEY_QP};
+    struct inject_rule *rule = parser->rule;
+
+    for (size_t i = 0; i < array_size(some); i++) {
+        if (!(own[rule->what] >> some[i] & 1) &&
+            !check_without(parser, some[i], "cm", inject_cm_names[rule->what]))
+            return false;
+    }
+    if (!rule->error)
+        rule->error = ETIMEDOUT;
+    if (!rule->value)
+        rule->value = INJECT_CONSUMER;
+    if (rule->time && (has(parser, KEY_AT) || rule->qp))
+        return fail(parser, "'time' counts connections, 'at' and 'qp' calls of a QP: one of both");
+    if (!has(parser, KEY_AT))
+        rule->at = CALL_POST_SEND;
+    return is_for_qp((enum inject_call)rule->at) ||
+           fail(parser, "'cm=DISCONNECTED' happens to the connection of a QP, and %s has none",
+                inject_call_names[rule->at]);
+}
+
 static bool check(struct parser *parser)
 {
     struct inject_rule *rule = parser->rule;
@@ -456,6 +505,8 @@ static bool check(struct parser *parser)
         return fail(parser, "'%s' has no meaning with 'call=%s'", rule->qp ? "qp" : "opcode",
                     inject_call_names[rule->what]);
     if (rule->kind == INJECT_EVENT && !check_event(parser))
+        return false;
+    if (rule->kind == INJECT_CM && !check_cm(parser))
         return false;
     if (rule->kind == INJECT_PACKET && !check_packet(parser))
         return false;

@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 """Faults that a user asks for (softhca-fault(7)): what a program gets, and what is told of it.
 
-usage: test_faults.py VICTIM SOFTHCA PATH
+usage: test_faults.py VICTIM CONNECTOR SOFTHCA PATH
 """
 
+import errno
 import json
 import os
 import subprocess
@@ -14,8 +15,8 @@ import tempfile
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools"))
 import tap  # noqa: E402
 
-VICTIM, SOFTHCA = (os.path.abspath(path) for path in sys.argv[1:3])
-PATH = sys.argv[3]
+VICTIM, CONNECTOR, SOFTHCA = (os.path.abspath(path) for path in sys.argv[1:4])
+PATH = sys.argv[4]
 PATHS = {"same": {}, "ring": {"SOFTHCA_LOCAL": "ring"}, "cma": {"SOFTHCA_LOCAL": "cma"},
          "mapped": {"SOFTHCA_LOCAL": "mapped"}, "wire": {"SOFTHCA_PATH": "wire"}}
 # All of it in a network namespace of its own: traffic is on loopback, and so are the sockets by which tools ask.
@@ -34,9 +35,9 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.sta
 ENVIRONMENT.update(PATHS[PATH], LC_ALL="C")
 
 
-def run(*arguments, faults=(), options=()):
+def run(*arguments, faults=(), options=(), program=VICTIM):
     specs = [word for fault in faults for word in ("--fault", fault)]
-    result = subprocess.run([SOFTHCA, "run", "--no-shim", *specs, *options, "--", VICTIM, *arguments],
+    result = subprocess.run([SOFTHCA, "run", "--no-shim", *specs, *options, "--", program, *arguments],
                             env=ENVIRONMENT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
     return result.returncode, result.stdout.splitlines(), result.stderr
 
@@ -293,6 +294,52 @@ def test_the_same_seed_gives_the_same_run():
     assert any(run != runs[0] for run in runs[2:]), runs
 
 
+def connect(attempts, how, *faults):
+    """Events of the client; of the server; what was told."""
+    code, lines, told = run(str(attempts), how, faults=faults, program=CONNECTOR)
+    tap.equal(code, 0, told)
+    return *([line.split(maxsplit=1)[1] for line in lines if line.startswith(who)] for who in ("client", "server")), told
+
+
+RESOLVED = ["ADDR_RESOLVED 0", "ROUTE_RESOLVED 0"]
+CONNECTED = [*RESOLVED, "ESTABLISHED 0", "DISCONNECTED 0"]
+SERVED = ["CONNECT_REQUEST 0", "ESTABLISHED 0", "DISCONNECTED 0"]
+
+
+def without_timewait(events):
+    return [event for event in events if event != "TIMEWAIT_EXIT 0"]
+
+
+def test_addresses_and_routes_are_not_resolved():
+    client, server, told = connect(3, "leave", "cm=ADDR_ERROR n=2", "cm=ROUTE_ERROR n=2 errno=ENETUNREACH")
+    tap.equal(client, [*CONNECTED, f"ADDR_ERROR {-errno.ETIMEDOUT}", "ADDR_RESOLVED 0", f"ROUTE_ERROR {-errno.ENETUNREACH}"])
+    tap.equal(without_timewait(server), SERVED)
+    assert "ADDR_ERROR with ETIMEDOUT at call 2 of rdma_resolve_addr" in one_line(told, "' struck: ADDR"), told
+
+
+def test_a_request_is_rejected_with_a_reason():
+    for side in "active", "passive":
+        client, server, told = connect(2, "leave", f"cm=REJECTED n=1 side={side}")
+        tap.equal((client, without_timewait(server)), ([*RESOLVED, "REJECTED 28", *CONNECTED], SERVED), side)
+        client, server, told = connect(1, "leave", f"cm=REJECTED reason=stale_connection side={side}")
+        tap.equal((client, server), ([*RESOLVED, "REJECTED 10"], []), side)
+        assert "request 1 is REJECTED with reason 10" in one_line(told, "' struck:"), told
+
+
+def test_a_connection_is_ended_for_both():
+    for fault in "cm=DISCONNECTED n=5", "cm=DISCONNECTED at=ibv_post_send qp=1 n=5", "cm=DISCONNECTED time=30ms exe=connector":
+        client, server, told = connect(1, "wait", fault)
+        tap.equal((client, without_timewait(server)), (CONNECTED, SERVED), fault)
+    assert "disconnected after its time" in told, told
+
+
+def test_a_request_that_is_never_answered():
+    if PATH != "ring":
+        raise tap.Skip("takes as long as 16 tries of a REQ, and is the same on each path: only on ring")
+    client, server, told = connect(2, "leave", "cm=UNREACHABLE")
+    tap.equal((client, without_timewait(server)), ([*RESOLVED, f"UNREACHABLE {-errno.ETIMEDOUT}", *CONNECTED], SERVED))
+
+
 class Running:
     """A victim that obeys, and softhca fault for it."""
 
@@ -426,7 +473,7 @@ def test_what_cannot_be_meant_is_refused_before_the_program_runs():
     for fault, part in (("call=ibv_regmr errno=ENOMEM", "the nearest is 'ibv_reg_mr'"),
                         ("completion=RNR_RETRY_EXC_ERR opcode=RDMA_READ", "cannot end with RNR_RETRY_EXC_ERR"),
                         ("completion=REM_OP_ERR", "side=receive at the peer"),
-                        ("completion=RETRY_EXC_ERR side=receive", "no receive can end"), ("event=qp_fatal at=ibv_reg_mr", "happens to a QP"), ("packet=drop of=request", "nearest is 'requests'"), ("event=qp_fatl", "nearest is 'qp_fatal'"), ("packet=delay", "needs 'time', as 'time=5ms'"), ("packet=delay time=5", "not a time"),
+                        ("completion=RETRY_EXC_ERR side=receive", "no receive can end"), ("event=qp_fatal at=ibv_reg_mr", "happens to a QP"), ("packet=drop of=request", "nearest is 'requests'"), ("event=qp_fatl", "nearest is 'qp_fatal'"), ("cm=REJECTED reason=stale_conection", "nearest is 'STALE_CONNECTION'"), ("packet=delay", "needs 'time', as 'time=5ms'"), ("packet=delay time=5", "not a time"),
                         ("packet=drop by=3", "'by' has no meaning with 'packet=drop'"), ("packet=rate limit=10Mbit n=3", "'n' has no meaning"), ("@/none", "cannot read /none")):
         code, lines, told = run("calls", faults=[fault])
         tap.equal((code, lines), (125, []), fault)

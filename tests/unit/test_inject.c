@@ -154,6 +154,33 @@ static void packets_are_of_a_class(void **state)
     assert_refused("packet=drop errno=EIO", "no meaning");
 }
 
+static void connections_have_keys_of_their_own(void **state)
+{
+    assert_read("cm=ADDR_ERROR");
+    assert_int_equal(rule.error, ETIMEDOUT);
+    assert_read("cm=route_error errno=ENETUNREACH n=2");
+    assert_int_equal(rule.error, ENETUNREACH);
+    assert_read("cm=REJECTED");
+    assert_int_equal(rule.value, 28);
+    assert_read("cm=REJECTED reason=stale_connection side=passive");
+    assert_int_equal(rule.value, 10);
+    assert_int_equal(rule.side, INJECT_PASSIVE);
+    assert_read("cm=REJECTED reason=33");
+    assert_int_equal(rule.value, 33);
+    assert_read("cm=DISCONNECTED time=200ms");
+    assert_read("cm=DISCONNECTED n=1000 qp=2");
+    assert_int_equal(rule.at, CALL_POST_SEND);
+    assert_refused("cm=REJECT", "nearest is 'REJECTED'");
+    assert_refused("cm=REJECTED reason=stale_conection", "nearest is 'STALE_CONNECTION'");
+    assert_refused("cm=REJECTED reason=65536", "is no reason of a REJ");
+    assert_refused("cm=REJECTED errno=EIO", "'errno' has no meaning with 'cm=REJECTED'");
+    assert_refused("cm=REJECTED side=send", "nearest is");
+    assert_refused("cm=UNREACHABLE side=passive", "no meaning");
+    assert_refused("cm=ADDR_ERROR device=softhca0", "no meaning");
+    assert_refused("cm=DISCONNECTED at=ibv_reg_mr", "has none");
+    assert_refused("cm=DISCONNECTED time=2s at=ibv_post_send", "one of both");
+}
+
 static void packets_that_wait_say_for_what(void **state)
 {
     assert_read("packet=delay time=250us count=all");
@@ -220,6 +247,7 @@ int main(void)
         cmocka_unit_test(an_event_needs_the_object_of_its_call),
         cmocka_unit_test(packets_are_of_a_class),
         cmocka_unit_test(packets_that_wait_say_for_what),
+        cmocka_unit_test(connections_have_keys_of_their_own),
         cmocka_unit_test(a_rule_is_for_the_processes_that_it_names),
         cmocka_unit_test(a_list_is_split_at_semicolons_and_lines),
     };

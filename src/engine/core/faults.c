@@ -210,6 +210,31 @@ void faults_on_change(void (*function)(void))
     atomic_store_explicit(&changed, function, memory_order_relaxed);
 }
 
+/* --- rdma_cm ----------------------------------------------------------------------------------------------- */
+
+/* cm=DISCONNECTED counts calls of the QP (front/verbs/injected.c) unless it has a time. */
+static bool counts_here(const struct inject_rule *rule)
+{
+    return rule->what != INJECT_DISCONNECTED || rule->time;
+}
+
+const struct inject_rule *faults_meet_cm(enum inject_cm what, enum inject_end end)
+{
+    struct inject_plan *plan = inject_loaded();
+
+    for (uint32_t i = 0; plan && i < plan->count; i++) {
+        struct inject_fault *fault = plan->faults[i];
+        struct inject_strike strike = {.fault = fault};
+
+        if (fault->rule.kind != INJECT_CM || fault->rule.what != what || fault->rule.side != end ||
+            !counts_here(&fault->rule) || !inject_count(fault, &(struct inject_point){0}, &strike.match))
+            continue;
+        faults_note(&strike);
+        return &fault->rule;
+    }
+    return NULL;
+}
+
 /* --- telling ---------------------------------------------------------------------------------------------- */
 
 void faults_note(const struct inject_strike *strike)

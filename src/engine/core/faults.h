@@ -9,6 +9,9 @@
  * out. */
 void faults_start(void);
 void faults_after_fork_in_child(void);
+/* One more of what rules of that kind select: a connection, a request, a call of rdma_cm. The rule that strikes; NULL:
+ * none. Any lock may be held. */
+const struct inject_rule *faults_meet_cm(enum inject_cm what, enum inject_end end);
 /* While the process runs: adds faults to those that are loaded. 0, or -errno with a sentence in `why`. */
 int faults_add(const char *list, char *why, size_t size);
 /* None is loaded any more, and ports that one has taken down come up. */

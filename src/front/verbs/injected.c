@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 #include "front/verbs/injected.h"
 
+#include "engine/cm/agent_events.h"
 #include "engine/core/faults.h"
 #include "front/verbs/front.h"
 #include "object/cq/cq.h"
@@ -56,6 +57,9 @@ static int error_of(const struct target *target)
         if (rule->kind == INJECT_EVENT && rule->at == target->call && selects(rule, target) &&
             meets(fault, target))
             injected_event(rule, target->context, target->qp, target->srq);
+        if (rule->kind == INJECT_CM && rule->what == INJECT_DISCONNECTED && !rule->time &&
+            rule->at == target->call && target->qp && selects(rule, target) && meets(fault, target))
+            cm_agent_disconnect_qp(target->qp->ibv.qp_num);
         if (rule->kind == INJECT_CALL && rule->what == target->call && selects(rule, target) && !error &&
             meets(fault, target))
             error = rule->error;
