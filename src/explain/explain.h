@@ -47,6 +47,8 @@ void words_add_packet_length(struct words *words, const struct object *requester
                              const struct object *responder);
 uint32_t qp_mtu_bytes(const struct object *qp);
 /* limits.c: "3 tries of at least 4.2 ms (timeout 10, retry_cnt 2)" */
+/* Why a QP whose path is PATH_PORT_DOWN gets no answer. */
+void words_add_port_down(struct words *words);
 void words_add_tries(struct words *words, const struct qp_attributes *attributes);
 /* losses.c: objects that are left in a context that is being closed; NO_OBJECT: in all of them, at the end of
  * the process. */

@@ -300,6 +300,9 @@ static bool add_silent_peer(const struct view *there, struct words *words, const
     } else if (!is_receiving(peer.qp.state)) {
         add_peer(words, &qp->qp);
         words_add(words, " is in %s, where it drops all requests", name_qp_state(peer.qp.state));
+    } else if (peer.qp.path.kind == PATH_PORT_DOWN) {
+        words_add(words, "at QP 0x%06x, ", ours->dest_qpn);
+        words_add_port_down(words);
     } else if (theirs->dest_qpn != object_qpn(qp)) {
         words_add(words, "QP 0x%06x is connected to QP 0x%06x and not to this one (dest_qp_num)",
                   ours->dest_qpn, theirs->dest_qpn);
@@ -313,6 +316,11 @@ static bool add_silent_peer(const struct view *there, struct words *words, const
     return true;
 }
 
+void words_add_port_down(struct words *words)
+{
+    words_add(words, "the port is down (injected fault event=port_down)");
+}
+
 static void add_silence(const struct view *view, struct words *words, const struct object *qp, bool look)
 {
     const struct fault_record *fault = &qp->qp.fault;
@@ -322,6 +330,10 @@ static void add_silence(const struct view *view, struct words *words, const stru
     if (fault->value == PATH_GONE ||
         ((fault->value == PATH_NOBODY || fault->value == PATH_SEARCHED) && pid > 0)) {
         words_add(words, "peer process %d has ended", (int)pid);
+        return;
+    }
+    if (fault->value == PATH_PORT_DOWN) {
+        words_add_port_down(words);
         return;
     }
     if (fault->value == PATH_NOBODY || fault->value == PATH_SEARCHED || fault->value == PATH_UNKNOWN) {

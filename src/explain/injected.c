@@ -5,6 +5,36 @@
 #include "explain/explain.h"
 #include "inject/plan.h"
 
+static void add_connection(struct words *words, const struct inject_strike *strike)
+{
+    const struct inject_rule *rule = &strike->fault->rule;
+    const char *name = inject_cm_names[rule->what];
+
+    switch ((enum inject_cm)rule->what) {
+    case INJECT_ADDR_ERROR:
+    case INJECT_ROUTE_ERROR:
+        words_add(words, "%s with %s at call %u of %s", name, inject_errno_name(rule->error), strike->match,
+                  rule->what == INJECT_ADDR_ERROR ? "rdma_resolve_addr" : "rdma_resolve_route");
+        return;
+    case INJECT_REJECTED:
+        words_add(words, "%srequest %u is %s with reason %u", rule->side == INJECT_PASSIVE ? "arrived " : "",
+                  strike->match, name, (unsigned)rule->value);
+        return;
+    case INJECT_UNREACHABLE:
+        words_add(words, "request %u is lost with all its repetitions: %s follows", strike->match, name);
+        return;
+    case INJECT_DISCONNECTED:
+        if (rule->time)
+            words_add(words, "connection %u is disconnected after its time", strike->match);
+        else
+            words_add(words, "%s at call %u of %s, for QP 0x%06x", name, strike->match,
+                      inject_call_names[rule->at], strike->qpn);
+        return;
+    case INJECT_CMS:
+        return;
+    }
+}
+
 static void add_what(struct words *words, const struct inject_strike *strike)
 {
     const struct inject_rule *rule = &strike->fault->rule;
@@ -36,6 +66,9 @@ static void add_what(struct words *words, const struct inject_strike *strike)
                   inject_call_names[rule->at]);
         if (strike->qpn)
             words_add(words, ", for QP 0x%06x", strike->qpn);
+        return;
+    case INJECT_CM:
+        add_connection(words, strike);
         return;
     case INJECT_KINDS:
         return;

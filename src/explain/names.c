@@ -134,9 +134,10 @@ const char *name_id_state(uint32_t state)
 const char *name_path(uint32_t kind)
 {
     static const char *const names[] = {
-        [PATH_UNKNOWN] = "unknown", [PATH_RING] = "ring",     [PATH_CMA] = "cma",
-        [PATH_SELF] = "self",       [PATH_MAPPED] = "mapped", [PATH_SEARCHED] = "searched",
-        [PATH_NOBODY] = "nobody",   [PATH_GONE] = "gone",     [PATH_WIRE] = "wire",
+        [PATH_UNKNOWN] = "unknown",     [PATH_RING] = "ring",     [PATH_CMA] = "cma",
+        [PATH_SELF] = "self",           [PATH_MAPPED] = "mapped", [PATH_SEARCHED] = "searched",
+        [PATH_NOBODY] = "nobody",       [PATH_GONE] = "gone",     [PATH_WIRE] = "wire",
+        [PATH_PORT_DOWN] = "port down",
     };
 
     return NAME_OF(names, kind);

@@ -39,6 +39,10 @@ static void add_peer_state(const struct view *view, struct words *words, const s
     words_add(words, "; that QP is in %s", name_qp_state(peer.qp.state));
     if (peer.qp.srq == NO_OBJECT)
         words_add(words, " with %u receive%s posted", receives, receives == 1 ? "" : "s");
+    if (peer.qp.path.kind == PATH_PORT_DOWN) {
+        words_add(words, ", where ");
+        words_add_port_down(words);
+    }
 }
 
 static void add_retries(struct words *words, const struct qp_record *qp)
@@ -93,6 +97,9 @@ static void add_silence(const struct view *view, struct words *words, const stru
     case PATH_GONE:
         words_add(words, "peer process %d has ended", (int)qp->path.peer_pid);
         break;
+    case PATH_PORT_DOWN:
+        words_add_port_down(words);
+        break;
     case PATH_NOBODY:
     case PATH_SEARCHED:
         if (qp->path.peer_pid > 0)
@@ -124,6 +131,9 @@ static void add_full_link(const struct view *view, struct words *words, const st
     case PATH_NOBODY:
     case PATH_GONE:
         words_add(words, "no process of this host owns QP 0x%06x", qp->attributes.dest_qpn);
+        return;
+    case PATH_PORT_DOWN:
+        words_add_port_down(words);
         return;
     case PATH_UNKNOWN:
     case PATH_RING:

@@ -37,7 +37,7 @@ bool inject_is_for_process(const struct inject_rule *rule, const char *exe, int3
 
 struct inject_plan *_Atomic inject_plan;
 
-bool inject_count(struct inject_fault *fault, const struct inject_point *point, uint32_t *ret_match)
+bool inject_select(struct inject_fault *fault, const struct inject_point *point, uint32_t *ret_match)
 {
     uint32_t match = atomic_fetch_add_explicit(&fault->matched, 1, memory_order_relaxed) + 1;
     struct inject_point here = *point;
@@ -45,8 +45,5 @@ bool inject_count(struct inject_fault *fault, const struct inject_point *point, 
     if (!here.index)
         here.index = match;
     *ret_match = match;
-    if (!inject_strikes(&fault->rule, match, &here))
-        return false;
-    atomic_fetch_add_explicit(&fault->struck, 1, memory_order_relaxed);
-    return true;
+    return inject_strikes(&fault->rule, match, &here);
 }

@@ -14,7 +14,7 @@
 
 const char *const inject_kind_names[INJECT_KINDS] = {
     [INJECT_CALL] = "call",   [INJECT_LIMIT] = "limit",   [INJECT_COMPLETION] = "completion",
-    [INJECT_EVENT] = "event", [INJECT_PACKET] = "packet",
+    [INJECT_EVENT] = "event", [INJECT_PACKET] = "packet", [INJECT_CM] = "cm",
 };
 
 const char *const inject_call_names[INJECT_CALLS] = {
@@ -60,12 +60,50 @@ const char *const inject_event_names[INJECT_EVENTS] = {
     [INJECT_PATH_MIG_ERR] = "path_mig_err",
     [INJECT_GID_CHANGE] = "gid_change",
     [INJECT_CLIENT_REREGISTER] = "client_reregister",
+    [INJECT_PORT_DOWN] = "port_down",
+    [INJECT_PORT_UP] = "port_up",
+};
+
+const char *const inject_cm_names[INJECT_CMS] = {
+    [INJECT_ADDR_ERROR] = "ADDR_ERROR",     [INJECT_ROUTE_ERROR] = "ROUTE_ERROR",
+    [INJECT_REJECTED] = "REJECTED",         [INJECT_UNREACHABLE] = "UNREACHABLE",
+    [INJECT_DISCONNECTED] = "DISCONNECTED",
+};
+
+static const char *const reasons[INJECT_REASONS] = {
+    [1] = "NO_QP",
+    [2] = "NO_EEC",
+    [3] = "NO_RESOURCES",
+    [4] = "TIMEOUT",
+    [5] = "UNSUPPORTED",
+    [6] = "INVALID_COMM_ID",
+    [7] = "INVALID_COMM_INSTANCE",
+    [8] = "INVALID_SERVICE_ID",
+    [9] = "INVALID_SERVICE_TYPE",
+    [10] = "STALE_CONNECTION",
+    [11] = "NO_RDC",
+    [12] = "INVALID_GID",
+    [13] = "INVALID_LID",
+    [14] = "INVALID_SL",
+    [15] = "INVALID_TRAFFIC_CLASS",
+    [16] = "INVALID_HOP_LIMIT",
+    [17] = "INVALID_PACKET_RATE",
+    [24] = "PORT_CM_REDIRECT",
+    [25] = "PORT_REDIRECT",
+    [26] = "INVALID_PATH_MTU",
+    [27] = "NO_RESPONDER_RESOURCES",
+    [INJECT_CONSUMER] = "CONSUMER",
+    [29] = "RNR_RETRY_COUNT",
+    [30] = "DUPLICATE_COMM_ID",
+    [31] = "INVALID_CLASS_VERSION",
+    [32] = "INVALID_FLOW_LABEL",
+    [35] = "VENDOR_OPTION",
 };
 
 const char *const inject_packet_names[INJECT_PACKETS] = {
-    [INJECT_DROP] = "drop",
-    [INJECT_DUPLICATE] = "duplicate",
-    [INJECT_CORRUPT] = "corrupt",
+    [INJECT_DROP] = "drop",   [INJECT_DUPLICATE] = "duplicate", [INJECT_CORRUPT] = "corrupt",
+    [INJECT_DELAY] = "delay", [INJECT_REORDER] = "reorder",     [INJECT_RATE] = "rate",
+    [INJECT_MARK] = "mark",
 };
 
 #define BIT(opcode) (1u << (opcode))
@@ -89,7 +127,7 @@ static const struct {
     {"FLUSH", BIT(WR_FLUSH)},
 };
 
-static bool is_word(const char *name, const char *word, size_t length)
+bool inject_is_word(const char *name, const char *word, size_t length)
 {
     return strncasecmp(name, word, length) == 0 && !name[length];
 }
@@ -97,7 +135,7 @@ static bool is_word(const char *name, const char *word, size_t length)
 int inject_find(const char *const *names, size_t count, const char *word, size_t length)
 {
     for (size_t i = 0; i < count; i++) {
-        if (is_word(names[i], word, length))
+        if (inject_is_word(names[i], word, length))
             return (int)i;
     }
     return -1;
@@ -149,29 +187,51 @@ const char *inject_nearest(const char *const *names, size_t count, const char *w
     return nearest.name;
 }
 
+/* A number of up to `most`; -1: none. */
+static int read_digits(const char *word, size_t length, int most)
+{
+    int number = 0;
+
+    for (size_t i = 0; i < length; i++) {
+        if (word[i] < '0' || word[i] > '9' || number > most / 10)
+            return -1;
+        number = number * 10 + (word[i] - '0');
+    }
+    return length && number <= most ? number : -1;
+}
+
+uint16_t inject_reason(const char *word, size_t length, const char **ret_nearest)
+{
+    struct nearest nearest = {NULL, 0};
+
+    for (int i = 0; i < INJECT_REASONS; i++) {
+        if (!reasons[i])
+            continue;
+        if (inject_is_word(reasons[i], word, length))
+            return (uint16_t)i;
+        consider(&nearest, reasons[i], word, length);
+    }
+    *ret_nearest = nearest.name;
+    return (uint16_t)max_of(read_digits(word, length, UINT16_MAX), 0);
+}
+
 int inject_errno(const char *word, size_t length, const char **ret_nearest)
 {
     struct nearest nearest = {NULL, 0};
-    int number = 0;
 
-    if (is_word("ENOTSUP", word, length)) /* a second name of EOPNOTSUPP */
+    if (inject_is_word("ENOTSUP", word, length)) /* a second name of EOPNOTSUPP */
         return ENOTSUP;
     for (int error = 1; error < ERRNO_NAMES_END; error++) {
         const char *name = errno_name(error);
 
         if (!name)
             continue;
-        if (is_word(name, word, length))
+        if (inject_is_word(name, word, length))
             return error;
         consider(&nearest, name, word, length);
     }
     *ret_nearest = nearest.name;
-    for (size_t i = 0; i < length; i++) {
-        if (word[i] < '0' || word[i] > '9' || number > 409)
-            return 0;
-        number = number * 10 + (word[i] - '0');
-    }
-    return number <= 4095 ? number : 0;
+    return max_of(read_digits(word, length, 4095), 0);
 }
 
 const char *inject_errno_name(int error)
@@ -186,7 +246,7 @@ uint32_t inject_opcodes(const char *word, size_t length, const char **ret_neares
     struct nearest nearest = {NULL, 0};
 
     for (size_t i = 0; i < array_size(opcodes); i++) {
-        if (is_word(opcodes[i].name, word, length))
+        if (inject_is_word(opcodes[i].name, word, length))
             return opcodes[i].bits;
         consider(&nearest, opcodes[i].name, word, length);
     }

@@ -7,7 +7,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum inject_kind { INJECT_CALL, INJECT_LIMIT, INJECT_COMPLETION, INJECT_EVENT, INJECT_PACKET, INJECT_KINDS };
+enum inject_kind {
+    INJECT_CALL,
+    INJECT_LIMIT,
+    INJECT_COMPLETION,
+    INJECT_EVENT,
+    INJECT_PACKET,
+    INJECT_CM,
+    INJECT_KINDS
+};
 
 enum inject_call {
     CALL_OPEN_DEVICE,
@@ -67,9 +75,32 @@ enum inject_outcome {
     INJECT_OUTCOMES
 };
 
-enum inject_packet { INJECT_DROP, INJECT_DUPLICATE, INJECT_CORRUPT, INJECT_PACKETS };
+enum inject_packet {
+    INJECT_DROP,
+    INJECT_DUPLICATE,
+    INJECT_CORRUPT,
+    INJECT_DELAY,
+    INJECT_REORDER,
+    INJECT_RATE,
+    INJECT_MARK,
+    INJECT_PACKETS
+};
 /* Of packets: both, or one. */
 enum inject_class { INJECT_ALL_PACKETS, INJECT_REQUESTS, INJECT_RESPONSES, INJECT_CLASSES };
+
+/* What becomes of a connection of rdma_cm: the event (enum rdma_cm_event_type) that the program gets. */
+enum inject_cm {
+    INJECT_ADDR_ERROR,
+    INJECT_ROUTE_ERROR,
+    INJECT_REJECTED,
+    INJECT_UNREACHABLE,
+    INJECT_DISCONNECTED,
+    INJECT_CMS
+};
+enum inject_end { INJECT_ACTIVE, INJECT_PASSIVE, INJECT_ENDS };
+/* Reasons of a REJ (IBA table 106), by number from 1; NULL: none has it. */
+#define INJECT_REASONS  36
+#define INJECT_CONSUMER 28
 
 enum inject_event {
     INJECT_DEVICE_FATAL,
@@ -79,6 +110,8 @@ enum inject_event {
     INJECT_PATH_MIG_ERR,
     INJECT_GID_CHANGE,
     INJECT_CLIENT_REREGISTER,
+    INJECT_PORT_DOWN,
+    INJECT_PORT_UP,
     INJECT_EVENTS
 };
 
@@ -87,6 +120,7 @@ extern const char *const inject_call_names[INJECT_CALLS];
 extern const char *const inject_limit_names[INJECT_LIMITS];
 extern const char *const inject_outcome_names[INJECT_OUTCOMES];
 extern const char *const inject_event_names[INJECT_EVENTS];
+extern const char *const inject_cm_names[INJECT_CMS];
 extern const char *const inject_packet_names[INJECT_PACKETS];
 
 /* outcome.c: the table of status, opcode and side. */
@@ -99,6 +133,14 @@ struct inject_outcome_row {
 };
 extern const struct inject_outcome_row inject_outcomes_table[INJECT_OUTCOMES];
 
+#define INJECT_TIME_MAX 3600000000000u /* an hour, in ns */
+#define INJECT_RATE_MAX 1000000000000u /* bit/s */
+
+/* Is the word that name, without case? */
+bool inject_is_word(const char *name, const char *word, size_t length);
+/* units.c: "250us", "2s"; "64kbit", "10Mbit" for bits in a second. False: none, 0, or more than the above. */
+bool inject_duration(const char *word, size_t length, uint64_t *ret_ns);
+bool inject_bit_rate(const char *word, size_t length, uint64_t *ret_bits);
 /* Index of the word, or -1. */
 int inject_find(const char *const *names, size_t count, const char *word, size_t length);
 /* The word that takes the fewest changes of a letter to become this one. */
@@ -107,6 +149,8 @@ const char *inject_nearest(const char *const *names, size_t count, const char *w
 int inject_errno(const char *word, size_t length, const char **ret_nearest);
 /* "ENOMEM"; of a number without a name: strerror()'s text. */
 const char *inject_errno_name(int error);
+/* Reason of a REJ by name or number; 0: neither. *ret_nearest: of the names. */
+uint16_t inject_reason(const char *word, size_t length, const char **ret_nearest);
 /* Bits of enum ibv_wr_opcode that the word names, without case; 0: none. SEND, RDMA_WRITE and ATOMIC are all of their
  * kind. */
 uint32_t inject_opcodes(const char *word, size_t length, const char **ret_nearest);

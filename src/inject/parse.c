@@ -28,6 +28,10 @@ enum key {
     KEY_SIDE,
     KEY_AT,
     KEY_OF,
+    KEY_TIME,
+    KEY_BY,
+    KEY_LIMIT,
+    KEY_REASON,
     KEYS
 };
 
@@ -35,15 +39,20 @@ enum key {
 #define ALL      (OF(INJECT_KINDS) - 1)
 #define COUNTED  (ALL & ~OF(INJECT_LIMIT))
 
+#define REORDER_MAX 1000u
+#define REORDER_TIME                                                                                         \
+    10000000u /* ns: a packet that is reordered leaves after this at the latest, if nothing else is said */
+
 static const char *const key_names[KEYS] = {
-    [KEY_ERRNO] = "errno", [KEY_VALUE] = "value",     [KEY_N] = "n",       [KEY_COUNT] = "count",
-    [KEY_EVERY] = "every", [KEY_PERCENT] = "percent", [KEY_SEED] = "seed", [KEY_EXE] = "exe",
-    [KEY_PID] = "pid",     [KEY_DEVICE] = "device",   [KEY_QP] = "qp",     [KEY_OPCODE] = "opcode",
-    [KEY_SIDE] = "side",   [KEY_AT] = "at",           [KEY_OF] = "of",
+    [KEY_ERRNO] = "errno", [KEY_VALUE] = "value",     [KEY_N] = "n",           [KEY_COUNT] = "count",
+    [KEY_EVERY] = "every", [KEY_PERCENT] = "percent", [KEY_SEED] = "seed",     [KEY_EXE] = "exe",
+    [KEY_PID] = "pid",     [KEY_DEVICE] = "device",   [KEY_QP] = "qp",         [KEY_OPCODE] = "opcode",
+    [KEY_SIDE] = "side",   [KEY_AT] = "at",           [KEY_OF] = "of",         [KEY_TIME] = "time",
+    [KEY_BY] = "by",       [KEY_LIMIT] = "limit",     [KEY_REASON] = "reason",
 };
 
 static const uint32_t key_kinds[KEYS] = {
-    [KEY_ERRNO] = OF(INJECT_CALL),
+    [KEY_ERRNO] = OF(INJECT_CALL) | OF(INJECT_CM),
     [KEY_VALUE] = OF(INJECT_LIMIT),
     [KEY_N] = COUNTED,
     [KEY_COUNT] = COUNTED,
@@ -52,12 +61,16 @@ static const uint32_t key_kinds[KEYS] = {
     [KEY_SEED] = COUNTED,
     [KEY_EXE] = ALL,
     [KEY_PID] = ALL,
-    [KEY_DEVICE] = ALL,
+    [KEY_DEVICE] = ALL & ~OF(INJECT_CM),
     [KEY_QP] = ALL & ~OF(INJECT_LIMIT),
     [KEY_OPCODE] = OF(INJECT_CALL) | OF(INJECT_COMPLETION),
-    [KEY_SIDE] = OF(INJECT_COMPLETION),
-    [KEY_AT] = OF(INJECT_EVENT),
+    [KEY_SIDE] = OF(INJECT_COMPLETION) | OF(INJECT_CM),
+    [KEY_AT] = OF(INJECT_EVENT) | OF(INJECT_CM),
     [KEY_OF] = OF(INJECT_PACKET),
+    [KEY_TIME] = OF(INJECT_PACKET) | OF(INJECT_EVENT) | OF(INJECT_CM),
+    [KEY_BY] = OF(INJECT_PACKET),
+    [KEY_LIMIT] = OF(INJECT_PACKET),
+    [KEY_REASON] = OF(INJECT_CM),
 };
 
 struct word {
@@ -177,11 +190,12 @@ static bool read_opcodes(const struct parser *parser, struct word word)
 
 static bool read_side(const struct parser *parser, struct word word)
 {
-    static const char *const sides[] = {"send", "receive"};
-    int side = inject_find(sides, array_size(sides), word.at, word.length);
+    static const char *const both[][2] = {{"send", "receive"}, {"active", "passive"}};
+    const char *const *sides = both[parser->rule->kind == INJECT_CM];
+    int side = inject_find(sides, 2, word.at, word.length);
 
     if (side < 0)
-        return unknown(parser, "side", word, inject_nearest(sides, array_size(sides), word.at, word.length));
+        return unknown(parser, "side", word, inject_nearest(sides, 2, word.at, word.length));
     parser->rule->side = (uint8_t)side;
     return true;
 }
@@ -207,6 +221,28 @@ static bool read_at(const struct parser *parser, struct word word)
                        inject_nearest(inject_call_names, INJECT_CALLS, word.at, word.length));
     parser->rule->at = (uint8_t)call;
     return true;
+}
+
+static bool read_time(const struct parser *parser, struct word word)
+{
+    return inject_duration(word.at, word.length, &parser->rule->time) ||
+           fail(parser, "time=%.*s: not a time of up to an hour, as 250us, 20ms, 2s or 5min", shown(word),
+                word.at);
+}
+
+static bool read_rate(const struct parser *parser, struct word word)
+{
+    return inject_bit_rate(word.at, word.length, &parser->rule->value) ||
+           fail(parser, "limit=%.*s: not a rate per second of up to 1000Gbit, as 64kbit, 10Mbit or 1Gbit",
+                shown(word), word.at);
+}
+
+static bool read_reason(const struct parser *parser, struct word word)
+{
+    const char *nearest;
+
+    parser->rule->value = inject_reason(word.at, word.length, &nearest);
+    return parser->rule->value || unknown(parser, "reason of a REJ", word, nearest);
 }
 
 static bool read_value(struct parser *parser, enum key key, struct word word)
@@ -252,6 +288,14 @@ static bool read_value(struct parser *parser, enum key key, struct word word)
         return read_at(parser, word);
     case KEY_OF:
         return read_class(parser, word);
+    case KEY_TIME:
+        return read_time(parser, word);
+    case KEY_BY:
+        return read_number(parser, word, "by", 1, REORDER_MAX, &rule->value);
+    case KEY_LIMIT:
+        return read_rate(parser, word);
+    case KEY_REASON:
+        return read_reason(parser, word);
     case KEYS:
         break;
     }
@@ -293,6 +337,7 @@ static bool read_kind(const struct parser *parser, struct word kind, struct word
         [INJECT_COMPLETION] = {"status that can be injected", inject_outcome_names, INJECT_OUTCOMES},
         [INJECT_EVENT] = {"event that can be injected", inject_event_names, INJECT_EVENTS},
         [INJECT_PACKET] = {"thing that can happen to packets", inject_packet_names, INJECT_PACKETS},
+        [INJECT_CM] = {"event of a connection that can be injected", inject_cm_names, INJECT_CMS},
     };
     int found = inject_find(inject_kind_names, INJECT_KINDS, kind.at, kind.length), index;
 
@@ -366,6 +411,8 @@ static bool check_event(const struct parser *parser)
         rule->at = rule->what == INJECT_SRQ_LIMIT ? CALL_POST_SRQ_RECV : CALL_POST_SEND;
     if (rule->at == CALL_OPEN_DEVICE)
         return fail(parser, "no device is open at ibv_open_device");
+    if (has(parser, KEY_TIME) && rule->what != INJECT_PORT_DOWN)
+        return fail(parser, "'time' has no meaning with 'event=%s'", name);
     if (rule->what == INJECT_SRQ_LIMIT && rule->at != CALL_POST_SRQ_RECV)
         return fail(parser, "'event=%s' happens at ibv_post_srq_recv", name);
     if ((rule->what == INJECT_QP_FATAL || rule->what == INJECT_CQ_ERR || rule->what == INJECT_PATH_MIG_ERR) &&
@@ -373,6 +420,75 @@ static bool check_event(const struct parser *parser)
         return fail(parser, "'event=%s' happens to a QP, and %s has none", name, inject_call_names[rule->at]);
     return !rule->qp || is_for_qp((enum inject_call)rule->at) ||
            fail(parser, "'qp' has no meaning at %s", inject_call_names[rule->at]);
+}
+
+/* A key that has no use. */
+static bool check_without(const struct parser *parser, enum key key, const char *kind, const char *name)
+{
+    return !has(parser, key) || fail(parser, "'%s' has no meaning with '%s=%s'", key_names[key], kind, name);
+}
+
+/* A key that the packet fault needs, or has no use for. */
+static bool check_packet_key(const struct parser *parser, enum key key, bool wanted, const char *example)
+{
+    const char *name = inject_packet_names[parser->rule->what];
+
+    if (wanted && !has(parser, key))
+        return fail(parser, "'packet=%s' needs '%s', as '%s'", name, key_names[key], example);
+    return wanted || check_without(parser, key, "packet", name);
+}
+
+static bool check_packet(const struct parser *parser)
+{
+    struct inject_rule *rule = parser->rule;
+    bool reorder = rule->what == INJECT_REORDER, rate = rule->what == INJECT_RATE;
+
+    if (!check_packet_key(parser, KEY_BY, reorder, "by=3") ||
+        !check_packet_key(parser, KEY_LIMIT, rate, "limit=10Mbit") ||
+        (!(reorder && has(parser, KEY_TIME)) &&
+         !check_packet_key(parser, KEY_TIME, rule->what == INJECT_DELAY, "time=5ms")))
+        return false;
+    if (reorder && !rule->time)
+        rule->time = REORDER_TIME;
+    if (!rate)
+        return true;
+    /* What a link lets through depends on all that came before. */
+    for (enum key key = KEY_N; key <= KEY_SEED; key++) {
+        if (!check_packet_key(parser, key, false, NULL))
+            return false;
+    }
+    rule->count = 0;
+    return true;
+}
+
+static bool check_cm(const struct parser *parser)
+{
+    /* The keys of each, by bit of enum key, of those that not all have. */
+    static const uint32_t own[INJECT_CMS] = {
+        [INJECT_ADDR_ERROR] = 1u << KEY_ERRNO,
+        [INJECT_ROUTE_ERROR] = 1u << KEY_ERRNO,
+        [INJECT_REJECTED] = 1u << KEY_REASON | 1u << KEY_SIDE,
+        [INJECT_DISCONNECTED] = 1u << KEY_TIME | 1u << KEY_AT | 1u << KEY_QP,
+    };
+    static const enum key some[] = {KEY_ERRNO, KEY_REASON, KEY_SIDE, KEY_TIME, KEY_AT, KEY_QP};
+    struct inject_rule *rule = parser->rule;
+
+    for (size_t i = 0; i < array_size(some); i++) {
+        if (!(own[rule->what] >> some[i] & 1) &&
+            !check_without(parser, some[i], "cm", inject_cm_names[rule->what]))
+            return false;
+    }
+    if (!rule->error)
+        rule->error = ETIMEDOUT;
+    if (!rule->value)
+        rule->value = INJECT_CONSUMER;
+    if (rule->time && (has(parser, KEY_AT) || rule->qp))
+        return fail(parser, "'time' counts connections, 'at' and 'qp' calls of a QP: one of both");
+    if (!has(parser, KEY_AT))
+        rule->at = CALL_POST_SEND;
+    return is_for_qp((enum inject_call)rule->at) ||
+           fail(parser, "'cm=DISCONNECTED' happens to the connection of a QP, and %s has none",
+                inject_call_names[rule->at]);
 }
 
 static bool check(struct parser *parser)
@@ -389,6 +505,10 @@ static bool check(struct parser *parser)
         return fail(parser, "'%s' has no meaning with 'call=%s'", rule->qp ? "qp" : "opcode",
                     inject_call_names[rule->what]);
     if (rule->kind == INJECT_EVENT && !check_event(parser))
+        return false;
+    if (rule->kind == INJECT_CM && !check_cm(parser))
+        return false;
+    if (rule->kind == INJECT_PACKET && !check_packet(parser))
         return false;
     if (rule->kind == INJECT_COMPLETION && !check_completion(parser))
         return false;

@@ -12,15 +12,17 @@
 struct inject_fault {
     struct inject_rule rule;
     _Atomic uint32_t matched, struck; /* how often the rule selected something, and struck */
+    _Atomic uint64_t busy_until;      /* packet=rate: when all that it let through has left, in ns */
 };
 
 struct inject_plan {
     uint32_t count, kinds; /* kinds: by bit of enum inject_kind */
     uint32_t mentioned;    /* kinds, also of rules for other processes */
-    struct inject_fault faults[];
+    struct inject_fault *faults[INJECT_RULES_MAX];
 };
 
-/* NULL: no fault is loaded. A plan that was replaced is never freed, because threads may look at it. */
+/* NULL: no fault is loaded. A plan that was replaced is never freed, because threads may look at it; the next one has its
+ * faults, with their counters, and further ones. */
 extern struct inject_plan *_Atomic inject_plan;
 
 static inline struct inject_plan *inject_loaded(void)
@@ -48,8 +50,21 @@ static inline bool inject_is_for_device(const struct inject_rule *rule, const ch
     return !rule->device[0] || strcmp(rule->device, device) == 0;
 }
 
-/* One more of what the rule selects: does it strike? *ret_match: the how manieth it is. */
-bool inject_count(struct inject_fault *fault, const struct inject_point *point, uint32_t *ret_match);
+/* One more of what the rule selects: is it to strike? *ret_match: the how manieth it is. */
+bool inject_select(struct inject_fault *fault, const struct inject_point *point, uint32_t *ret_match);
+static inline void inject_struck(struct inject_fault *fault)
+{
+    atomic_fetch_add_explicit(&fault->struck, 1, memory_order_relaxed);
+}
+/* Both. */
+static inline bool inject_count(struct inject_fault *fault, const struct inject_point *point,
+                                uint32_t *ret_match)
+{
+    if (!inject_select(fault, point, ret_match))
+        return false;
+    inject_struck(fault);
+    return true;
+}
 
 /* What a fault has struck, to be told. */
 struct inject_strike {

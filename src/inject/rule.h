@@ -20,10 +20,10 @@ enum inject_side { INJECT_SEND, INJECT_RECEIVE };
 struct inject_rule {
     uint8_t kind;     /* enum inject_kind */
     uint8_t what;     /* enum inject_call, _limit, _event, _outcome, ...: as the kind says */
-    uint8_t side;     /* completion: enum inject_side */
+    uint8_t side;     /* completion: enum inject_side; cm: enum inject_end */
     uint8_t of;       /* packet: enum inject_class */
-    uint8_t at;       /* event: enum inject_call that is counted */
-    int32_t error;    /* call: positive errno */
+    uint8_t at;       /* event, cm=DISCONNECTED without a time: enum inject_call that is counted */
+    int32_t error;    /* call, cm=ADDR_ERROR and ROUTE_ERROR: positive errno */
     int32_t pid;      /* 0: any */
     uint32_t qp;      /* QP of the process by its order of creation, from 1; 0: any */
     uint32_t opcodes; /* by bit of enum ibv_wr_opcode; 0: any */
@@ -31,7 +31,9 @@ struct inject_rule {
     uint32_t first, count, every;
     uint32_t parts; /* of INJECT_WHOLE, by chance; 0: counted */
     uint64_t seed;
-    uint64_t value; /* limit: the limit */
+    uint64_t value; /* limit: the limit; packet=rate: bits in a second; packet=reorder: later packets;
+                     * cm=REJECTED: the reason */
+    uint64_t time;  /* ns: how long a packet is held, a port is down, a connection lasts; 0: not said */
     char exe[INJECT_NAME_MAX], device[INJECT_NAME_MAX];
     char text[INJECT_TEXT_MAX]; /* as it was given */
 };

@@ -11,6 +11,7 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/sys.h"
+#include "local/control.h"
 #include "local/handshake_internal.h"
 #include "local/reference.h"
 #include "local/start.h"
@@ -260,6 +261,14 @@ void handshake_ready(struct event_source *source, uint32_t events)
         handshake_message_is_segment_request(&message)) {
         fd_close(memory_fd);
         handshake_serve_segment_request(handshake);
+        return;
+    }
+    if (error == -EPROTO && handshake->awaits == HANDSHAKE_HELLO &&
+        handshake_message_is_control_request(&message)) {
+        struct control_request request;
+
+        memcpy(&request, &message, sizeof(request));
+        control_receive(handshake, &request, memory_fd);
         return;
     }
     if (error) {

@@ -89,6 +89,12 @@ bool handshake_message_is_segment_request(const struct handshake_message *messag
            message->type == SEGMENT_REQUEST_TYPE;
 }
 
+bool handshake_message_is_control_request(const struct handshake_message *message)
+{
+    return message->magic == SEGMENT_REQUEST_MAGIC && message->version == SEGMENT_REQUEST_VERSION &&
+           message->type == CONTROL_REQUEST_TYPE;
+}
+
 int handshake_answer_segment_request(int fd, enum segment_request_result result, const int *files)
 {
     const struct segment_request answer = {.magic = SEGMENT_REQUEST_MAGIC,

@@ -9,6 +9,7 @@
 #include <sys/un.h>
 
 #include "local/link.h"
+#include "published/control_request.h"
 #include "published/segment_request.h"
 
 #define HANDSHAKE_MAGIC   0x41434853u /* "SHCA" */
@@ -48,6 +49,8 @@ void handshake_message_fill(struct handshake_message *message, enum handshake_ty
 void handshake_message_add_private(struct handshake_message *message);
 /* For a message that handshake_message_receive() rejected: is it a request for the published segment instead? */
 bool handshake_message_is_segment_request(const struct handshake_message *message);
+/* Likewise, is it a control request (published/control_request.h)? */
+bool handshake_message_is_control_request(const struct handshake_message *message);
 /* Answers a segment request; files: SEGMENT_REQUEST_FILES descriptors, NULL: none. 0 or -errno. */
 int handshake_answer_segment_request(int fd, enum segment_request_result result, const int *files);
 /* memory_fd -1: without a descriptor. 0 or -errno. */

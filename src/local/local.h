@@ -24,11 +24,12 @@
 
 #include "base/notify.h"
 #include "base/types.h"
+#include "published/control_request.h"
 #include "published/segment_request.h"
 #include "wire/packet.h"
 
 #define LOCAL_LANES      4
-#define LOCAL_BLOCK_QPNS 256
+#define LOCAL_BLOCK_QPNS SEGMENT_REQUEST_BLOCK_QPNS
 /* The lower bits of a block's number are its shard. All blocks of a process have one shard, and other processes have
  * other ones as long as there are free ones (local/blocks.c). Shard 0 belongs to no process: its blocks are for users whom
  * others leave no name (local/block_names.h). */
@@ -90,6 +91,12 @@ struct local_ops {
     /* Optional. Has the peer quoted the secret of our segment, which it can know only if it has read the segment? Helper
      * thread. */
     bool (*knows_segment)(const uint8_t secret[LINK_SECRET_BYTES]);
+    /* Optional. A tool that may trace this process asks for something; file: the descriptor that it sent, which stays the
+     * caller's, or -1. 0: done. 1: done, and it lasts until control_ended(). -errno, with the reason in why, where a
+     * sentence stands already that says that the subject is not known. Helper thread, without locks. */
+    int (*control)(enum control_subject subject, int file, char *why, size_t size);
+    /* With `control`: what lasted ends, because the tool has closed the connection, or is gone. */
+    void (*control_ended)(enum control_subject subject);
     /* Optional. The answer to link_ask_file(): a descriptor, which the callee takes over, or -1: the peer does not give
      * it. Helper thread. */
     void (*file_came)(struct link *link, enum link_file which, int fd);

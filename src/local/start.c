@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/sys.h"
 #include "local/blocks.h"
+#include "local/control.h"
 #include "local/doorbell.h"
 #include "local/handshake.h"
 #include "local/names.h"
@@ -142,6 +143,7 @@ void local_after_fork_in_child(void)
     kick.fd = timer.fd = -1;
     event_after_fork_in_child();
     handshake_after_fork_in_child();
+    control_after_fork_in_child();
     lookups_after_fork_in_child();
     blocks_after_fork_in_child();
     names_after_fork_in_child();
@@ -211,6 +213,7 @@ bool local_dispatch(bool *ret_look_later)
     names_free_released();
     event_dispatch();
     handshake_expire();
+    control_run();
     handshake_report_settled();
     doorbell_ring_owed();
     set_timer(min_of(handshake_deadline(), doorbell_deadline()));

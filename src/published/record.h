@@ -144,6 +144,7 @@ enum path_kind {
     PATH_WIRE,     /* the network (RoCE v2 over UDP) */
     PATH_MAPPED,   /* as PATH_CMA, and memory of the peer is mapped: one-sided requests are executed in it, or
                       large payload is copied from it */
+    PATH_PORT_DOWN, /* an injected fault has taken the port down */
 };
 
 /* Why no memory of the peer is mapped on a PATH_RING or PATH_CMA. */

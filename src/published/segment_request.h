@@ -14,6 +14,7 @@
 
 #define SEGMENT_REQUEST_NAME_PREFIX "softhca/1/qpn/" /* then four hexadecimal digits */
 #define SEGMENT_REQUEST_NAME_DIGITS 4
+#define SEGMENT_REQUEST_BLOCK_QPNS  256u /* QP numbers of a block; the name has the bits above them */
 #define SEGMENT_REQUEST_MAGIC       0x41434853u
 #define SEGMENT_REQUEST_VERSION     1u
 #define SEGMENT_REQUEST_TYPE        4u

@@ -21,7 +21,7 @@ ALLOWED_NEEDED = {"libc.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1"}
 # pthread_cond_clockwait().
 NOT_CALLED = re.compile(r"epoll_\w+|pthread_cond_clockwait")
 # What librdmacm takes of libibverbs' private names.
-RDMACM_TAKES = "softhca_communication@SOFTHCA_PRIVATE_3"
+RDMACM_TAKES = "softhca_communication@SOFTHCA_PRIVATE_4"
 
 failures = []
 

@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 """Faults that a user asks for (softhca-fault(7)): what a program gets, and what is told of it.
 
-usage: test_faults.py VICTIM SOFTHCA PATH
+usage: test_faults.py VICTIM CONNECTOR SOFTHCA PATH
 """
 
+import errno
 import json
 import os
 import subprocess
@@ -14,23 +15,30 @@ import tempfile
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools"))
 import tap  # noqa: E402
 
-VICTIM, SOFTHCA = (os.path.abspath(path) for path in sys.argv[1:3])
-PATH = sys.argv[3]
+VICTIM, CONNECTOR, SOFTHCA = (os.path.abspath(path) for path in sys.argv[1:4])
+PATH = sys.argv[4]
 PATHS = {"same": {}, "ring": {"SOFTHCA_LOCAL": "ring"}, "cma": {"SOFTHCA_LOCAL": "cma"},
          "mapped": {"SOFTHCA_LOCAL": "mapped"}, "wire": {"SOFTHCA_PATH": "wire"}}
-ALONE = ["unshare", "-n" if os.geteuid() == 0 else "-rn", "sh", "-c", 'ip link set lo up; exec "$@"', "sh"]
+# All of it in a network namespace of its own: traffic is on loopback, and so are the sockets by which tools ask.
+if "TEST_FAULTS_ALONE" not in os.environ:
+    os.environ["TEST_FAULTS_ALONE"] = "1"
+    os.execvp("unshare", ["unshare", "-n" if os.geteuid() == 0 else "-rn", "sh", "-c", 'ip link set lo up; exec "$@"', "sh",
+                          sys.executable, *sys.argv])
 
 # enum ibv_wc_status, enum ibv_event_type
 OK, LEN, QP_OP, PROT, FLUSHED, BAD_RESP, REM_INV, REM_ACCESS, REM_OP, RETRY, RNR = 0, 1, 2, 4, 5, 7, 9, 10, 11, 12, 13
-CQ_ERR, QP_FATAL, QP_ACCESS_ERR, PATH_MIG_ERR, DEVICE_FATAL, SRQ_LIMIT, CLIENT_REREGISTER, GID_CHANGE = 0, 1, 3, 7, 8, 15, 17, 18
+CQ_ERR, QP_FATAL, QP_ACCESS_ERR, PATH_MIG_ERR, DEVICE_FATAL, PORT_ACTIVE, PORT_ERR, SRQ_LIMIT, CLIENT_REREGISTER, GID_CHANGE = \
+    0, 1, 3, 7, 8, 9, 10, 15, 17, 18
 
 
-def run(*arguments, faults=(), options=()):
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("SOFTHCA_")}
-    environment.update(PATHS[PATH], LC_ALL="C")
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("SOFTHCA_")}
+ENVIRONMENT.update(PATHS[PATH], LC_ALL="C")
+
+
+def run(*arguments, faults=(), options=(), program=VICTIM):
     specs = [word for fault in faults for word in ("--fault", fault)]
-    result = subprocess.run([*ALONE, SOFTHCA, "run", "--no-shim", *specs, *options, "--", VICTIM, *arguments],
-                            env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+    result = subprocess.run([SOFTHCA, "run", "--no-shim", *specs, *options, "--", program, *arguments],
+                            env=ENVIRONMENT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
     return result.returncode, result.stdout.splitlines(), result.stderr
 
 
@@ -158,6 +166,45 @@ def test_events_of_a_port():
         tap.equal(events["far"], [number] if PATH == "same" else [], name)
 
 
+# As where a cable is pulled (verbs.md §3.12, §9): QPs keep their states, what is sent is lost, and the retries end.
+def test_a_port_that_goes_down_stops_what_its_own_side_sends():
+    for opcode in "SEND", "RDMA_WRITE", "RDMA_READ", "ATOMIC":
+        near, far, states, events, told = pair(opcode, "event=port_down n=3")
+        tap.equal((near, states), ({1: OK, 2: OK, 3: RETRY, 4: FLUSHED, 5: FLUSHED}, ("ERR", "RTS")), opcode)
+        tap.equal((events["near"], events["far"]), ([PORT_ERR], [PORT_ERR] if PATH == "same" else []), opcode)
+        assert "port_down at call 3 of ibv_post_send" in one_line(told, "' struck:"), told
+        assert "the port is down (injected fault event=port_down); an injected fault has made it so" in told, told
+
+
+def test_a_port_that_comes_back_in_time_costs_retries_only():
+    for opcode in "SEND", "RDMA_WRITE", "RDMA_READ":
+        near, far, states, events, told = pair(opcode, "event=port_down n=3 time=20ms")
+        tap.equal((near, states, events["near"]), ({i: OK for i in range(1, 6)}, ("RTS", "RTS"), [PORT_ERR, PORT_ACTIVE]), opcode)
+
+
+def port_lines(opcode, *faults, back=False):
+    lines, told = meet("port", opcode, *(["back"] if back else []), *(["same"] if PATH == "same" else []), faults=faults)
+    return lines, told
+
+
+def test_a_port_that_goes_down_stops_what_the_peer_sends_or_executes_itself():
+    for opcode in "SEND", "RDMA_WRITE", "RDMA_READ", "ATOMIC":
+        lines, told = port_lines(opcode, "event=port_down at=ibv_post_recv n=9")
+        tap.equal(lines, ["far port ACTIVE", "far port DOWN", f"near wr 2 status {RETRY}", "far memory 0", "far state RTS",
+                          f"far event {PORT_ERR}", "near state ERR", *([f"near event {PORT_ERR}"] if PATH == "same" else [])], opcode)
+        if PATH != "wire":  # over a network, the peer's records are not read
+            assert "the port is down (injected fault event=port_down)" in told, told
+
+
+def test_a_port_that_comes_back_lets_requests_through_again():
+    for opcode in "SEND", "RDMA_WRITE", "RDMA_READ", "ATOMIC":
+        lines, told = port_lines(opcode, "event=port_down at=ibv_post_recv n=9", "event=port_up at=ibv_post_recv n=10", back=True)
+        both = [f"event {PORT_ERR}", f"event {PORT_ACTIVE}"]
+        tap.equal(lines, ["far port ACTIVE", "far port DOWN", "far port ACTIVE", "near wr 2 status 0",
+                          f"far memory {7 if opcode == 'RDMA_WRITE' else 0}", "far state RTS", *("far " + event for event in both),
+                          "near state RTS", *("near " + event for event in both if PATH == "same")], opcode)
+
+
 def test_an_srq_reaches_its_limit():
     lines, told = meet("srq", faults=["event=srq_limit n=3"])
     tap.equal(lines, ["ibv_post_srq_recv 1 ok", "ibv_post_srq_recv 2 ok", "ibv_post_srq_recv 3 ok", f"event {SRQ_LIMIT}", "limit 0"])
@@ -190,6 +237,48 @@ def test_when_no_packet_arrives_the_retries_end():
     assert len([line for line in told.splitlines() if "' struck: drop packet" in line]) >= 8, told
 
 
+def test_a_packet_that_is_delayed_for_longer_than_the_retries_last_never_arrives():
+    near, far, states, events, told = pair("RDMA_WRITE", "packet=delay time=5min of=requests count=all qp=1")
+    tap.equal((near, states), ({1: RETRY, **{i: FLUSHED for i in range(2, 6)}}, ("ERR", "RTS")))
+    assert "delay packet 1, " in told, told
+
+
+def test_what_is_delayed_or_paced_arrives():
+    for fault in "packet=delay time=30ms of=requests n=2", "packet=delay time=3ms percent=50 seed=2", "packet=rate limit=1Mbit", \
+                 "packet=reorder by=1 of=requests every=2", "packet=reorder by=2 percent=30 time=4ms":
+        for opcode in "SEND", "RDMA_READ", "RDMA_WRITE":
+            near, far, states, events, told = pair(opcode, fault)
+            tap.equal((near, states, events), ({i: OK for i in range(1, 6)}, ("RTS", "RTS"), {"near": [], "far": []}), fault)
+            if opcode == "SEND":
+                tap.equal(far, {i: OK for i in range(1, 6)}, fault)
+
+
+def test_a_link_lets_through_what_its_rate_allows():
+    near, far, states, events, told = pair("RDMA_WRITE", "packet=rate limit=1bit of=requests qp=1")
+    tap.equal((near[1], near[2], states), (OK, RETRY, ("ERR", "RTS")))
+
+
+def test_a_packet_is_overtaken_by_so_many():
+    def order(*faults):
+        lines, told = meet("datagrams", faults=faults)
+        return [int(line.split()[1]) for line in lines], told
+    tap.equal(order("packet=duplicate n=9")[0], [1, 2, 3, 4, 5])
+    tap.equal(order("packet=reorder by=2 n=1 time=5min")[0], [2, 3, 1, 4, 5])
+    tap.equal(order("packet=reorder by=1 n=1 every=2 count=2 time=5min")[0], [2, 1, 4, 3, 5])
+    tap.equal(order("packet=reorder by=100 n=2 time=1ms")[0], [1, 3, 4, 5, 2])
+
+
+def test_a_marked_packet_is_answered_by_a_cnp():
+    def counted(fault):
+        lines, told = meet("marks", SOFTHCA + " stats --json", faults=[fault])
+        tap.equal(lines[:5], [f"near wr {i} status 0" for i in range(1, 6)])
+        pid = int(lines[5].split()[1])
+        return [process["network"] for process in json.loads("\n".join(lines[6:]))["processes"] if process["pid"] == pid][0]
+    marked, other = counted("packet=mark of=requests count=all"), counted("packet=drop n=1000")
+    tap.equal((marked["congested"], other["congested"], other["cnps_sent"]), (5, 0, 0))
+    assert 1 <= marked["cnps_received"] <= 5 and marked["cnps_received"] == marked["cnps_sent"], marked
+
+
 def test_one_qp_is_selected_by_its_order():
     if PATH != "same":
         raise tap.Skip("each process has one QP")
@@ -205,6 +294,159 @@ def test_the_same_seed_gives_the_same_run():
     assert any(run != runs[0] for run in runs[2:]), runs
 
 
+def connect(attempts, how, *faults):
+    """Events of the client; of the server; what was told."""
+    code, lines, told = run(str(attempts), how, faults=faults, program=CONNECTOR)
+    tap.equal(code, 0, told)
+    return *([line.split(maxsplit=1)[1] for line in lines if line.startswith(who)] for who in ("client", "server")), told
+
+
+RESOLVED = ["ADDR_RESOLVED 0", "ROUTE_RESOLVED 0"]
+CONNECTED = [*RESOLVED, "ESTABLISHED 0", "DISCONNECTED 0"]
+SERVED = ["CONNECT_REQUEST 0", "ESTABLISHED 0", "DISCONNECTED 0"]
+
+
+def without_timewait(events):
+    return [event for event in events if event != "TIMEWAIT_EXIT 0"]
+
+
+def test_addresses_and_routes_are_not_resolved():
+    client, server, told = connect(3, "leave", "cm=ADDR_ERROR n=2", "cm=ROUTE_ERROR n=2 errno=ENETUNREACH")
+    tap.equal(client, [*CONNECTED, f"ADDR_ERROR {-errno.ETIMEDOUT}", "ADDR_RESOLVED 0", f"ROUTE_ERROR {-errno.ENETUNREACH}"])
+    tap.equal(without_timewait(server), SERVED)
+    assert "ADDR_ERROR with ETIMEDOUT at call 2 of rdma_resolve_addr" in one_line(told, "' struck: ADDR"), told
+
+
+def test_a_request_is_rejected_with_a_reason():
+    for side in "active", "passive":
+        client, server, told = connect(2, "leave", f"cm=REJECTED n=1 side={side}")
+        tap.equal((client, without_timewait(server)), ([*RESOLVED, "REJECTED 28", *CONNECTED], SERVED), side)
+        client, server, told = connect(1, "leave", f"cm=REJECTED reason=stale_connection side={side}")
+        tap.equal((client, server), ([*RESOLVED, "REJECTED 10"], []), side)
+        assert "request 1 is REJECTED with reason 10" in one_line(told, "' struck:"), told
+
+
+def test_a_connection_is_ended_for_both():
+    for fault in "cm=DISCONNECTED n=5", "cm=DISCONNECTED at=ibv_post_send qp=1 n=5", "cm=DISCONNECTED time=30ms exe=connector":
+        client, server, told = connect(1, "wait", fault)
+        tap.equal((client, without_timewait(server)), (CONNECTED, SERVED), fault)
+    assert "disconnected after its time" in told, told
+
+
+def test_a_request_that_is_never_answered():
+    if PATH != "ring":
+        raise tap.Skip("takes as long as 16 tries of a REQ, and is the same on each path: only on ring")
+    client, server, told = connect(2, "leave", "cm=UNREACHABLE")
+    tap.equal((client, without_timewait(server)), ([*RESOLVED, f"UNREACHABLE {-errno.ETIMEDOUT}", *CONNECTED], SERVED))
+
+
+class Running:
+    """A victim that obeys, and softhca fault for it."""
+
+    def __init__(self, *faults):
+        specs = [word for fault in faults for word in ("--fault", fault)]
+        self.process = subprocess.Popen([SOFTHCA, "run", "--no-shim", *specs, "--", VICTIM, "obey", *(["same"] if PATH == "same" else [])],
+                                        env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.pid = self.process.stdout.readline().split()[1]
+        self.count = 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *ignored):
+        if self.process.returncode is None:
+            self.process.kill()
+            self.process.communicate()
+
+    def do(self, word):
+        """What it says until the result."""
+        self.process.stdin.write(word + "\n")
+        self.process.stdin.flush()
+        self.count += 1
+        lines = []
+        while not lines or not lines[-1].startswith(f"{word} {self.count} "):
+            lines.append(self.process.stdout.readline().strip())
+            assert lines[-1], self.process.communicate()
+        return [" ".join(lines[-1].split()[2:]), *(line.split(maxsplit=1)[1] for line in lines[:-1])]
+
+    def fault(self, *arguments, pid=None):
+        result = subprocess.run([SOFTHCA, "fault", pid or self.pid, *arguments], env=ENVIRONMENT, stdin=subprocess.DEVNULL,
+                                capture_output=True, text=True, timeout=60)
+        return result.returncode, result.stdout.splitlines(), result.stderr
+
+    def end(self):
+        told = self.process.communicate(timeout=60)[1]
+        tap.equal(self.process.returncode, 0, told)
+        return told
+
+
+def test_faults_are_loaded_into_a_running_process_and_removed():
+    with Running() as running:
+        for word in "write", "send", "register":
+            tap.equal(running.do(word)[0], "ok")
+        tap.equal(running.fault(), (0, [], ""))
+        tap.equal(running.fault("call=ibv_post_send errno=ENOMEM n=2", "call=ibv_reg_mr errno=EIO count=all"), (0, [], ""))
+        tap.equal([running.do(word)[0] for word in ("write", "write", "send", "register")], ["ok", "ENOMEM", "ok", "EIO"])
+        tap.equal(running.fault("call=ibv_post_send errno=EINVAL n=2"), (0, [], ""))  # beside the others
+        tap.equal([running.do(word)[0] for word in ("send", "send", "send", "register")], ["ok", "EINVAL", "ok", "EIO"])
+        counts = ["'call=ibv_post_send errno=ENOMEM n=2' struck 1 of 6 times selected",
+                  "'call=ibv_reg_mr errno=EIO count=all' struck 2 of 2 times selected",
+                  "'call=ibv_post_send errno=EINVAL n=2' struck 1 of 3 times selected"]
+        tap.equal(running.fault(), (0, counts, ""))
+        tap.equal(running.fault("--clear"), (0, counts, ""))
+        tap.equal(running.fault("--clear"), (0, [], ""))
+        tap.equal([running.do(word)[0] for word in ("write", "send", "register")], ["ok", "ok", "ok"])
+        told = running.end()
+    tap.equal(len([line for line in told.splitlines() if "' struck: call" in line]), 4, told)
+    assert "never struck" not in told, told
+
+
+def test_a_completion_of_a_running_process_fails():
+    with Running() as running:
+        for _ in range(300):  # so that the quickest way is in use
+            tap.equal(running.do("write")[0], "ok")
+        tap.equal(running.fault("completion=REM_ACCESS_ERR opcode=RDMA_WRITE n=2")[0], 0)
+        tap.equal([running.do("write")[1].split()[-1] for _ in range(3)], [str(OK), str(REM_ACCESS), str(FLUSHED)])
+        assert "an injected fault has made it so" in running.end()
+
+
+def test_clear_brings_a_port_up():
+    with Running() as running:
+        tap.equal(running.do("write"), ["ok", "wr 1 status 0"])
+        tap.equal(running.fault("event=port_down at=ibv_reg_mr")[0], 0)
+        tap.equal((running.do("port"), running.do("register"), running.do("port")), (["ok", "port ACTIVE"], ["ok"], ["ok", "port DOWN"]))
+        tap.equal(running.fault("--clear"), (0, ["'event=port_down at=ibv_reg_mr' struck 1 of 1 times selected"], ""))
+        tap.equal(running.do("port"), ["ok", "port ACTIVE"])
+        tap.equal(running.do("write"), ["ok", "wr 6 status 0"])
+        running.end()
+
+
+def test_packets_of_a_running_process_are_lost_on_the_network_only():
+    with Running() as running:
+        code, lines, told = running.fault("packet=drop of=requests count=all")
+        tap.equal((code, told), (0, ""))
+        if PATH == "wire":
+            tap.equal((lines, running.do("write")[1]), ([], f"wr 1 status {RETRY}"))
+        else:
+            assert len(lines) == 1 and f": {2 if PATH == 'same' else 1} of its QPs are connected so" in lines[0], lines
+            tap.equal(running.do("write"), ["ok", "wr 1 status 0"])
+        running.end()
+
+
+def test_what_cannot_be_loaded_is_refused_and_changes_nothing():
+    with Running("call=ibv_create_flow errno=EIO") as running:
+        for specs, part in (["call=ibv_regmr errno=EIO"], "the nearest is 'ibv_reg_mr'"), (["packet=drop exe=other"], "names another program"), \
+                           (["call=ibv_reg_mr errno=EIO", "call=ibv_reg_mr errno=EIO pid=1"], "names another program or process"), \
+                           (["call=ibv_reg_mr errno=EIO"] * 32, "32 faults are loaded"), (["--clear", "event=qp_fatal"], "takes no fault"):
+            code, lines, told = running.fault(*specs)
+            assert code != 0 and not lines and part in told, (specs, code, lines, told)
+        tap.equal(running.fault(), (0, ["'call=ibv_create_flow errno=EIO' struck 0 of 0 times selected"], ""))
+        code, lines, told = running.fault(pid=str(os.getpid()))
+        assert code == 1 and told.startswith(f"softhca: process {os.getpid()}: "), told
+        tap.equal(running.do("register"), ["ok"])
+        assert "never struck" in running.end()
+
+
 def test_json_tells_the_same():
     code, lines, told = run("pair", "SEND", *(["same"] if PATH == "same" else []), faults=["completion=LOC_QP_OP_ERR n=2"],
                             options=["--explain", "json"])
@@ -213,6 +455,10 @@ def test_json_tells_the_same():
     struck = [entry for entry in found if entry["explanation"] == "injected" and entry["struck"]]
     tap.equal([(entry["fault"], entry["match"], entry["wr_id"]) for entry in struck], [("completion=LOC_QP_OP_ERR n=2", 2, 2)])
     assert [entry["fault"]["injected"] for entry in found if entry["explanation"] == "fault"] == [True], told
+    for fault in "event=port_down n=2", "packet=drop of=requests count=all qp=1":
+        code, lines, told = run("pair", "SEND", *(["same"] if PATH == "same" else []), faults=[fault], options=["--explain", "json"])
+        found = [json.loads(line) for line in told.splitlines() if line.startswith("{")]
+        assert [entry["fault"]["injected"] for entry in found if entry["explanation"] == "fault"] == [True], told
 
 
 def test_a_file_has_a_fault_on_each_line():
@@ -227,7 +473,8 @@ def test_what_cannot_be_meant_is_refused_before_the_program_runs():
     for fault, part in (("call=ibv_regmr errno=ENOMEM", "the nearest is 'ibv_reg_mr'"),
                         ("completion=RNR_RETRY_EXC_ERR opcode=RDMA_READ", "cannot end with RNR_RETRY_EXC_ERR"),
                         ("completion=REM_OP_ERR", "side=receive at the peer"),
-                        ("completion=RETRY_EXC_ERR side=receive", "no receive can end"), ("event=qp_fatal at=ibv_reg_mr", "happens to a QP"), ("packet=drop of=request", "nearest is 'requests'"), ("event=qp_fatl", "nearest is 'qp_fatal'"), ("@/none", "cannot read /none")):
+                        ("completion=RETRY_EXC_ERR side=receive", "no receive can end"), ("event=qp_fatal at=ibv_reg_mr", "happens to a QP"), ("packet=drop of=request", "nearest is 'requests'"), ("event=qp_fatl", "nearest is 'qp_fatal'"), ("cm=REJECTED reason=stale_conection", "nearest is 'STALE_CONNECTION'"), ("packet=delay", "needs 'time', as 'time=5ms'"), ("packet=delay time=5", "not a time"),
+                        ("packet=drop by=3", "'by' has no meaning with 'packet=drop'"), ("packet=rate limit=10Mbit n=3", "'n' has no meaning"), ("@/none", "cannot read /none")):
         code, lines, told = run("calls", faults=[fault])
         tap.equal((code, lines), (125, []), fault)
         assert part in told, told

@@ -6,6 +6,12 @@
  *        victim limits                    creates until it is refused, four at most, and what the device says
  *        victim fatal                     posts a send, then calls whatever there is, and destroys all
  *        victim srq                       posts three receives to an SRQ: the events
+ *        victim datagrams                 sends five datagrams to a QP of its own: the order in which they arrive
+ *        victim marks COMMAND             five WRITEs of 1 KiB to itself, its process id, and what COMMAND says
+ *        victim port OPCODE [back] [same] the peer's port goes down at its 9th receive, up at its 10th if it comes back:
+ *                                         statuses, states, events, and whether the last request reached memory
+ *        victim obey [same]               its process id, then what each word on stdin makes it do: write, send (ibv_wr_*),
+ *                                         register, port
  *        victim pair OPCODE [same]        five requests to a peer in a child, or in this process: statuses, states, events
  */
 #include <errno.h>
@@ -200,7 +206,7 @@ static void tell_completion(const struct end *end, const struct ibv_wc *wc)
     say("%s wr %u status %d", end->name, (unsigned)wc->wr_id, (int)wc->status);
 }
 
-static void request(struct end *end, const struct card *peer, enum ibv_wr_opcode opcode, unsigned wr_id)
+static int post_request(struct end *end, const struct card *peer, enum ibv_wr_opcode opcode, unsigned wr_id)
 {
     struct ibv_sge sge = {(uintptr_t)end->node.buffer, LENGTH, end->node.mr->lkey};
     struct ibv_send_wr wr = {.wr_id = wr_id,
@@ -218,7 +224,12 @@ static void request(struct end *end, const struct card *peer, enum ibv_wr_opcode
         wr.wr.rdma.remote_addr = peer->address + 4096;
         wr.wr.rdma.rkey = peer->rkey;
     }
-    REQUIRE(ibv_post_send(end->qp, &wr, &bad) == 0);
+    return ibv_post_send(end->qp, &wr, &bad);
+}
+
+static void request(struct end *end, const struct card *peer, enum ibv_wr_opcode opcode, unsigned wr_id)
+{
+    REQUIRE(post_request(end, peer, opcode, wr_id) == 0);
 }
 
 /* Each request after the completion of the one before it; those behind an error are flushed. Returns how many succeeded. A request without completion
@@ -330,6 +341,143 @@ static void pair(enum ibv_wr_opcode opcode, bool same)
     }
 }
 
+/* --- a port that goes down ------------------------------------------------------------------------------------ */
+
+#define WARM_UP 400u /* requests after which the quickest way is in use */
+
+static void tell_port(const struct end *end)
+{
+    struct ibv_port_attr port;
+
+    REQUIRE(ibv_query_port(end->node.context, 1, &port) == 0);
+    say("%s port %s", end->name,
+        port.state == IBV_PORT_ACTIVE ? "ACTIVE"
+        : port.state == IBV_PORT_DOWN ? "DOWN"
+                                      : "?");
+}
+
+/* What the far end does when it is told to. */
+static void obey(const struct end *end, char command)
+{
+    if (command == 'r') /* a fault may strike here */
+        post_receive(&end->node, end->qp, 99, LENGTH);
+    else if (command == 'p')
+        tell_port(end);
+    else
+        say("%s memory %d", end->name, end->node.buffer[4096]);
+    if (command == 'm')
+        tell_state(end);
+}
+
+static void obeying_process(int fd)
+{
+    struct card card, peer;
+    struct end end;
+    char command;
+
+    open_end(&end, "far", false);
+    fill_card(&end, &card);
+    give(fd, &card, sizeof(card));
+    take(fd, &peer, sizeof(peer));
+    connect_end(&end, &peer);
+    post_receives(&end);
+    give(fd, "c", 1);
+    while (read(fd, &command, 1) == 1) {
+        obey(&end, command);
+        give(fd, "d", 1);
+    }
+    exit(0);
+}
+
+/* A pair whose far end obeys. */
+struct obeyed {
+    struct end end, far_end, *far; /* far: NULL: in the child */
+    struct card peer;
+    pid_t child;
+    int fd;
+};
+
+static void obeyed_open(struct obeyed *obeyed, bool same, bool extended, uint8_t timeout)
+{
+    struct end *end = &obeyed->end;
+    struct card card;
+    int fds[2];
+    char byte;
+
+    REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0);
+    obeyed->far = same ? &obeyed->far_end : NULL;
+    if (!same && (obeyed->child = fork()) == 0) {
+        close(fds[0]);
+        obeying_process(fds[1]);
+    }
+    close(fds[1]);
+    obeyed->fd = fds[0];
+    open_end(end, "near", extended);
+    fill_card(end, &card);
+    if (same) {
+        open_end(obeyed->far, "far", false);
+        fill_card(obeyed->far, &obeyed->peer);
+        connect_end(obeyed->far, &card);
+        post_receives(obeyed->far);
+    } else {
+        take(obeyed->fd, &obeyed->peer, sizeof(obeyed->peer));
+    }
+    to_init(end->qp);
+    to_rtr(&end->node, end->qp, obeyed->peer.qpn, &obeyed->peer.gid);
+    to_rts(end->qp, timeout, 7, 0);
+    if (!same) {
+        give(obeyed->fd, &card, sizeof(card));
+        take(obeyed->fd, &byte, 1);
+    }
+}
+
+static void obeyed_close(const struct obeyed *obeyed)
+{
+    int status;
+
+    close(obeyed->fd);
+    REQUIRE(obeyed->far || (waitpid(obeyed->child, &status, 0) == obeyed->child && status == 0));
+}
+
+static void tell_far(const struct obeyed *obeyed, char command)
+{
+    char done;
+
+    if (obeyed->far) {
+        obey(obeyed->far, command);
+        return;
+    }
+    give(obeyed->fd, &command, 1);
+    take(obeyed->fd, &done, 1);
+}
+
+static void port(enum ibv_wr_opcode opcode, bool back, bool same)
+{
+    struct obeyed obeyed;
+    struct end *end = &obeyed.end;
+    struct ibv_wc wc;
+
+    obeyed_open(&obeyed, same, false, back ? 18 : 12); /* one second, or 17 ms */
+    for (unsigned i = 0; i < (opcode == IBV_WR_SEND ? 1 : WARM_UP); i++) {
+        request(end, &obeyed.peer, opcode, 1);
+        REQUIRE(wait_for_completion(end->cq).status == IBV_WC_SUCCESS);
+    }
+    tell_far(&obeyed, 'p');
+    tell_far(&obeyed, 'r');
+    tell_far(&obeyed, 'p');
+    memset(end->node.buffer, 7, LENGTH);
+    request(end, &obeyed.peer, opcode, 2);
+    if (back) {
+        tell_far(&obeyed, 'r');
+        tell_far(&obeyed, 'p');
+    }
+    wc = wait_for_completion(end->cq);
+    tell_completion(end, &wc);
+    tell_far(&obeyed, 'm');
+    tell_state(end);
+    obeyed_close(&obeyed);
+}
+
 /* --- posts -------------------------------------------------------------------------------------------------- */
 
 static int post_extended(const struct end *end, unsigned wr_id)
@@ -385,6 +533,37 @@ static void posts(bool extended)
         REQUIRE(wc.status == IBV_WC_SUCCESS);
     }
     say("end");
+}
+
+static void obey_words(bool same)
+{
+    struct obeyed obeyed;
+    struct end *end = &obeyed.end;
+    char word[100];
+
+    obeyed_open(&obeyed, same, true, 12);
+    say("pid %d", (int)getpid());
+    for (unsigned i = 1; scanf("%99s", word) == 1; i++) {
+        struct ibv_mr *mr;
+        struct ibv_wc wc;
+        int error = 0;
+
+        if (strcmp(word, "write") == 0 || strcmp(word, "send") == 0) {
+            error = word[0] == 'w' ? post_request(end, &obeyed.peer, IBV_WR_RDMA_WRITE, i)
+                                   : post_extended(end, i);
+            if (!error) {
+                wc = wait_for_completion(end->cq);
+                tell_completion(end, &wc);
+            }
+        } else if (strcmp(word, "register") == 0) {
+            mr = ibv_reg_mr(end->node.pd, end->node.buffer, 4096, 0);
+            error = mr ? 0 : errno;
+        } else {
+            tell_port(end);
+        }
+        tell_result(word, i, error);
+    }
+    obeyed_close(&obeyed);
 }
 
 /* --- a device that ends --------------------------------------------------------------------------------------- */
@@ -453,6 +632,80 @@ static void shared_receives(void)
     node_close(&node);
 }
 
+/* --- one process that talks to itself ------------------------------------------------------------------------- */
+
+#define DATAGRAMS 5u
+#define QKEY      7u
+
+static void datagrams(void)
+{
+    struct ibv_qp_init_attr attributes = {.cap = {16, 16, 1, 1, 0}, .qp_type = IBV_QPT_UD};
+    struct ibv_qp_attr change = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = QKEY};
+    struct ibv_ah_attr to = {.is_global = 1, .port_num = 1};
+    struct node node;
+    struct ibv_cq *sent, *received;
+    struct ibv_ah *ah;
+    struct ibv_qp *qp;
+
+    node_open(&node);
+    REQUIRE((sent = ibv_create_cq(node.context, 16, NULL, NULL, 0)));
+    REQUIRE((received = ibv_create_cq(node.context, 16, NULL, NULL, 0)));
+    attributes.send_cq = sent;
+    attributes.recv_cq = received;
+    REQUIRE((qp = ibv_create_qp(node.pd, &attributes)));
+    REQUIRE(ibv_modify_qp(qp, &change, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY) == 0);
+    change.qp_state = IBV_QPS_RTR;
+    REQUIRE(ibv_modify_qp(qp, &change, IBV_QP_STATE) == 0);
+    change.qp_state = IBV_QPS_RTS;
+    REQUIRE(ibv_modify_qp(qp, &change, IBV_QP_STATE | IBV_QP_SQ_PSN) == 0);
+    to.grh.dgid = node.gid;
+    REQUIRE((ah = ibv_create_ah(node.pd, &to)));
+    for (unsigned i = 1; i <= DATAGRAMS; i++)
+        post_receive(&node, qp, i, 40 + LENGTH);
+    for (unsigned i = 1; i <= DATAGRAMS; i++) {
+        struct ibv_sge sge = {(uintptr_t)node.buffer, LENGTH, node.mr->lkey};
+        struct ibv_send_wr wr = {.wr_id = i,
+                                 .sg_list = &sge,
+                                 .num_sge = 1,
+                                 .opcode = IBV_WR_SEND_WITH_IMM,
+                                 .send_flags = IBV_SEND_SIGNALED,
+                                 .imm_data = i,
+                                 .wr.ud = {.ah = ah, .remote_qpn = qp->qp_num, .remote_qkey = QKEY}},
+                           *bad;
+
+        REQUIRE(ibv_post_send(qp, &wr, &bad) == 0);
+        REQUIRE(wait_for_completion(sent).status == IBV_WC_SUCCESS);
+    }
+    for (unsigned i = 1; i <= DATAGRAMS; i++)
+        say("datagram %u", (unsigned)wait_for_completion(received).imm_data);
+}
+
+static void marks(const char *command)
+{
+    struct end end;
+    struct card card;
+    open_end(&end, "near", false);
+    fill_card(&end, &card);
+    connect_end(&end, &card);
+    for (unsigned i = 1; i <= REQUESTS; i++) {
+        struct ibv_sge sge = {(uintptr_t)end.node.buffer, 1024, end.node.mr->lkey};
+        struct ibv_send_wr wr = {.wr_id = i,
+                                 .sg_list = &sge,
+                                 .num_sge = 1,
+                                 .opcode = IBV_WR_RDMA_WRITE,
+                                 .send_flags = IBV_SEND_SIGNALED,
+                                 .wr.rdma = {card.address + 4096, card.rkey}},
+                           *bad;
+        struct ibv_wc wc;
+
+        REQUIRE(ibv_post_send(end.qp, &wr, &bad) == 0);
+        wc = wait_for_completion(end.cq);
+        tell_completion(&end, &wc);
+    }
+    say("pid %d", (int)getpid());
+    REQUIRE(system(command) == 0);
+}
+
 int main(int argc, char **argv)
 {
     static const struct {
@@ -475,9 +728,18 @@ int main(int argc, char **argv)
         fatal();
     else if (argc > 1 && strcmp(argv[1], "srq") == 0)
         shared_receives();
+    else if (argc > 1 && strcmp(argv[1], "datagrams") == 0)
+        datagrams();
+    else if (argc > 1 && strcmp(argv[1], "obey") == 0)
+        obey_words(argc > 2);
+    else if (argc > 2 && strcmp(argv[1], "marks") == 0)
+        marks(argv[2]);
     for (size_t i = 0; argc > 2 && i < sizeof(opcodes) / sizeof(opcodes[0]); i++) {
         if (strcmp(argv[1], "pair") == 0 && strcmp(argv[2], opcodes[i].name) == 0)
             pair(opcodes[i].opcode, argc > 3);
+        if (strcmp(argv[1], "port") == 0 && strcmp(argv[2], opcodes[i].name) == 0)
+            port(opcodes[i].opcode, argc > 3 && strcmp(argv[3], "back") == 0,
+                 strcmp(argv[argc - 1], "same") == 0);
     }
     return argc < 2;
 }

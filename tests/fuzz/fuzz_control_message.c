@@ -64,7 +64,8 @@ static void read_handshake_message(uint8_t choice)
         require(handshake.magic == HANDSHAKE_MAGIC && handshake.type == type &&
                 handshake.layout_size == LAYOUT_SIZE);
     else if (error == -EPROTO)
-        (void)handshake_message_is_segment_request(&handshake);
+        require(!handshake_message_is_segment_request(&handshake) ||
+                !handshake_message_is_control_request(&handshake));
     if (fd >= 0)
         fd_close(fd);
 }

@@ -80,6 +80,11 @@ struct lane_state *lane_state(struct lane *lane)
     return &lane->state;
 }
 
+bool port_of_gid_is_down(const uint8_t gid[16])
+{
+    return false;
+}
+
 bool lane_is_blocked(const struct lane *lane)
 {
     return lane->blocked;

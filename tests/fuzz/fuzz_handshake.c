@@ -19,6 +19,7 @@
 #include "fds.h"
 #include "fuzz.h"
 #include "local/blocks.h"
+#include "local/control.h"
 #include "local/handshake_internal.h"
 #include "local/names.h"
 #include "local/ptrace_access.h"
@@ -413,6 +414,17 @@ int handshake_message_receive(int fd, enum handshake_type type, struct handshake
 bool handshake_message_is_segment_request(const struct handshake_message *message)
 {
     return !message->magic;
+}
+
+/* tests/unit/test_local_control.c has these. */
+bool handshake_message_is_control_request(const struct handshake_message *message)
+{
+    return false;
+}
+
+void control_receive(struct handshake *handshake, const struct control_request *request, int file)
+{
+    require(false);
 }
 
 int handshake_answer_segment_request(int fd, enum segment_request_result result, const int *files)

@@ -177,6 +177,7 @@ static void where_the_peer_is(void **state)
         {PATH_NOBODY, 4711, "peer process 4711 has ended"},
         {PATH_NOBODY, 0, "no process of this host owns QP 0x000013"},
         {PATH_SEARCHED, 0, "no process of this host owns QP 0x000013"},
+        {PATH_PORT_DOWN, 4711, "the port is down (injected fault event=port_down)"},
         {PATH_RING, 4711, "no response: QP 0x000013 of process 4711 drops the requests or does not exist"},
     };
 

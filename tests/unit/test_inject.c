@@ -137,7 +137,12 @@ static void an_event_needs_the_object_of_its_call(void **state)
     assert_refused("event=qp_fatal at=ibv_reg_mr", "happens to a QP");
     assert_refused("event=srq_limit at=ibv_post_send", "happens at ibv_post_srq_recv");
     assert_refused("event=gid_change at=ibv_reg_mr qp=1", "no meaning");
-    assert_refused("event=port_downn", "nearest is");
+    assert_read("event=port_down time=2s n=5");
+    assert_int_equal(rule.time, 2000000000);
+    assert_read("event=port_up at=ibv_post_recv");
+    assert_refused("event=port_downn", "nearest is 'port_down'");
+    assert_refused("event=port_up time=2s", "'time' has no meaning with 'event=port_up'");
+    assert_refused("event=port_down qp=2 at=ibv_reg_mr", "no meaning");
 }
 
 static void packets_are_of_a_class(void **state)
@@ -147,6 +152,62 @@ static void packets_are_of_a_class(void **state)
     assert_refused("packet=drip", "nearest is 'drop'");
     assert_refused("packet=drop of=reqests", "nearest is 'requests'");
     assert_refused("packet=drop errno=EIO", "no meaning");
+}
+
+static void connections_have_keys_of_their_own(void **state)
+{
+    assert_read("cm=ADDR_ERROR");
+    assert_int_equal(rule.error, ETIMEDOUT);
+    assert_read("cm=route_error errno=ENETUNREACH n=2");
+    assert_int_equal(rule.error, ENETUNREACH);
+    assert_read("cm=REJECTED");
+    assert_int_equal(rule.value, 28);
+    assert_read("cm=REJECTED reason=stale_connection side=passive");
+    assert_int_equal(rule.value, 10);
+    assert_int_equal(rule.side, INJECT_PASSIVE);
+    assert_read("cm=REJECTED reason=33");
+    assert_int_equal(rule.value, 33);
+    assert_read("cm=DISCONNECTED time=200ms");
+    assert_read("cm=DISCONNECTED n=1000 qp=2");
+    assert_int_equal(rule.at, CALL_POST_SEND);
+    assert_refused("cm=REJECT", "nearest is 'REJECTED'");
+    assert_refused("cm=REJECTED reason=stale_conection", "nearest is 'STALE_CONNECTION'");
+    assert_refused("cm=REJECTED reason=65536", "is no reason of a REJ");
+    assert_refused("cm=REJECTED errno=EIO", "'errno' has no meaning with 'cm=REJECTED'");
+    assert_refused("cm=REJECTED side=send", "nearest is");
+    assert_refused("cm=UNREACHABLE side=passive", "no meaning");
+    assert_refused("cm=ADDR_ERROR device=softhca0", "no meaning");
+    assert_refused("cm=DISCONNECTED at=ibv_reg_mr", "has none");
+    assert_refused("cm=DISCONNECTED time=2s at=ibv_post_send", "one of both");
+}
+
+static void packets_that_wait_say_for_what(void **state)
+{
+    assert_read("packet=delay time=250us count=all");
+    assert_int_equal(rule.time, 250000);
+    assert_read("packet=reorder by=3");
+    assert_int_equal(rule.value, 3);
+    assert_int_equal(rule.time, 10000000);
+    assert_read("packet=reorder by=1 time=2s");
+    assert_int_equal(rule.time, 2000000000);
+    assert_read("packet=rate limit=64kbit of=requests");
+    assert_int_equal(rule.value, 64000);
+    assert_true(inject_strikes(&rule, 5, &(struct inject_point){0})); /* all of them */
+    assert_read("packet=mark percent=5");
+    assert_refused("packet=delay", "needs 'time', as 'time=5ms'");
+    assert_refused("packet=reorder", "needs 'by', as 'by=3'");
+    assert_refused("packet=rate", "needs 'limit', as 'limit=10Mbit'");
+    assert_refused("packet=delay time=5", "not a time");
+    assert_refused("packet=delay time=0ms", "not a time");
+    assert_refused("packet=delay time=61min", "not a time");
+    assert_refused("packet=delay time=9999999999s", "not a time");
+    assert_refused("packet=rate limit=10", "not a rate");
+    assert_refused("packet=rate limit=1001Gbit", "not a rate");
+    assert_refused("packet=reorder by=0", "not a number");
+    assert_refused("packet=drop time=5ms", "no meaning with 'packet=drop'");
+    assert_refused("packet=mark by=5", "no meaning with 'packet=mark'");
+    assert_refused("packet=rate limit=1Gbit percent=5", "no meaning with 'packet=rate'");
+    assert_refused("limit=max_qp value=4 limit=5Mbit", "no meaning with 'limit='");
 }
 
 static void a_rule_is_for_the_processes_that_it_names(void **state)
@@ -185,6 +246,8 @@ int main(void)
         cmocka_unit_test(only_completions_that_can_arise_are_read),
         cmocka_unit_test(an_event_needs_the_object_of_its_call),
         cmocka_unit_test(packets_are_of_a_class),
+        cmocka_unit_test(packets_that_wait_say_for_what),
+        cmocka_unit_test(connections_have_keys_of_their_own),
         cmocka_unit_test(a_rule_is_for_the_processes_that_it_names),
         cmocka_unit_test(a_list_is_split_at_semicolons_and_lines),
     };

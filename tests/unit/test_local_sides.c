@@ -18,6 +18,8 @@
 struct board *board;
 struct seen seen;
 void (*on_packet)(struct lane *lane, const struct packet *packet);
+int (*on_control)(enum control_subject subject, int file, char *why, size_t size);
+void (*on_control_ended)(enum control_subject subject);
 
 void board_clear(void)
 {
@@ -114,6 +116,22 @@ static int published(int ret_fds[SEGMENT_REQUEST_FILES])
     return 0;
 }
 
+static bool knows_segment(const uint8_t secret[LINK_SECRET_BYTES])
+{
+    return memcmp(secret, SEGMENT_SECRET, LINK_SECRET_BYTES) == 0;
+}
+
+static int note_control(enum control_subject subject, int file, char *why, size_t size)
+{
+    return on_control ? on_control(subject, file, why, size) : -ENOSYS;
+}
+
+static void note_control_ended(enum control_subject subject)
+{
+    if (on_control_ended)
+        on_control_ended(subject);
+}
+
 static const struct local_ops ops = {.packet = note_packet,
                                      .batch_end = note_batch_end,
                                      .resolved = note_resolved,
@@ -121,7 +139,10 @@ static const struct local_ops ops = {.packet = note_packet,
                                      .found = note_found,
                                      .link_down = note_down,
                                      .lane_writable = note_writable,
-                                     .published = published};
+                                     .published = published,
+                                     .knows_segment = knows_segment,
+                                     .control = note_control,
+                                     .control_ended = note_control_ended};
 
 /* --- sides ---------------------------------------------------------------------------------------------- */
 

@@ -41,6 +41,11 @@ struct seen {
     struct link *holder;
 };
 extern struct seen seen;
+/* local_ops of control requests; NULL: refused with -ENOSYS. */
+extern int (*on_control)(enum control_subject subject, int file, char *why, size_t size);
+extern void (*on_control_ended)(enum control_subject subject);
+/* What whoever has read the side's published segment knows. */
+#define SEGMENT_SECRET "0123456789abcdef"
 /* Called for each packet, after it was noted down. */
 extern void (*on_packet)(struct lane *lane, const struct packet *packet);
 

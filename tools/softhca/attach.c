@@ -96,7 +96,7 @@ static int attach_by_proc(pid_t pid, struct attached *at)
 
 /* --- by its socket -------------------------------------------------------------------------------------- */
 
-static int connect_to(uint32_t block, struct ucred *ret_peer)
+int attach_connect(uint32_t block, struct ucred *ret_peer)
 {
     struct sockaddr_un address;
     socklen_t length, size = sizeof(*ret_peer);
@@ -192,7 +192,7 @@ static bool ask(int fd, struct attached *at)
 static bool attach_by_socket(uint32_t block, struct attached *at)
 {
     struct ucred peer;
-    int fd = connect_to(block, &peer);
+    int fd = attach_connect(block, &peer);
     bool done;
 
     if (fd < 0)
@@ -272,7 +272,7 @@ bool attach_pid(pid_t pid, struct attached *ret)
     blocks = find_blocks();
     for (unsigned i = 0; i < blocks.count && !found; i++) {
         struct ucred peer = {0};
-        int fd = connect_to(blocks.list[i], &peer);
+        int fd = attach_connect(blocks.list[i], &peer);
 
         if (fd >= 0)
             close(fd);
@@ -372,7 +372,7 @@ static void add_from_sockets(struct crowd *crowd)
     for (unsigned i = 0; i < blocks.count; i++) {
         struct ucred peer;
         struct attached at, *place;
-        int fd = connect_to(blocks.list[i], &peer);
+        int fd = attach_connect(blocks.list[i], &peer);
 
         if (fd < 0)
             continue;

@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/socket.h>
 #include <sys/types.h>
 
 #include "explain/view.h"
@@ -22,6 +23,8 @@ struct attached {
  * numbers. False: there is none, it does not use SoftHCA, or it refuses access; then ret->why says which. */
 bool attach_pid(pid_t pid, struct attached *ret);
 bool attach_block(uint32_t block, struct attached *ret);
+/* A connection to the process that owns the block of QP numbers, and who that is; or -errno. */
+int attach_connect(uint32_t block, struct ucred *ret_peer);
 /* All that exist on this host (network namespace) or in our /proc, sorted by number; those that refuse access
  * have no base. Freed with attached_free(). Returns their number. */
 unsigned attach_all(struct attached **ret);

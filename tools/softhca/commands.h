@@ -7,6 +7,7 @@ int command_check(int argc, char **argv);
 int command_run(int argc, char **argv);
 int command_devices(int argc, char **argv);
 int command_doctor(int argc, char **argv);
+int command_fault(int argc, char **argv);
 int command_ps(int argc, char **argv);
 int command_stats(int argc, char **argv);
 int command_top(int argc, char **argv);

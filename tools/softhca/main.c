@@ -19,6 +19,7 @@ static const struct {
     {"ps", command_ps, "list the processes that use SoftHCA, and their objects"},
     {"top", command_top, "watch processes, QPs, rates and latencies, live"},
     {"stats", command_stats, "counters for Prometheus, node_exporter and scripts"},
+    {"fault", command_fault, "make the adapter of a running process fail, or stop that"},
     {"why", command_why, "explain what a process waits for"},
     {"check", command_check, "compare both ends of a process's connections"},
     {"doctor", command_doctor, "check what this machine supports, and what to change"},

@@ -15,6 +15,7 @@
 #include "engine/core/core.h"
 #include "engine/core/engine.h"
 #include "engine/core/explainer.h"
+#include "engine/core/faults.h"
 #include "engine/paths/paths.h"
 #include "object/device/context.h"
 #include "object/device/device.h"
@@ -39,6 +40,11 @@ struct cm_agent_id {
     bool unanswered;         /* the id of a request that is not accepted yet: no events to the owner */
     struct service *service; /* in whose backlog the request counts; NULL: none */
     struct list request;     /* in service->requests */
+    /* Injected faults: */
+    bool unheard;       /* what it sends is lost */
+    uint32_t qpn;       /* of its connection; 0: none yet */
+    ns_t ends_at;       /* when it is disconnected; NS_NEVER: not */
+    struct list linked; /* in `connected` */
 };
 
 /* Guards the state machine, ids and services. Below the receive locks of lanes; above the locks of timers, names and
@@ -49,6 +55,8 @@ static bool ready;   /* `cm` is initialized: it responds to MADs, also in proces
 static bool started; /* call_start() has succeeded: `cm` has a QPN block for comm ids, and `owner` is set */
 static uint16_t first_block;
 static const struct cm_agent_owner *owner;
+static struct list connected = {&connected, &connected}; /* open ids with a QP */
+static ns_t next_end = NS_NEVER;                         /* the earliest of their ends_at */
 /* Result of port_request() for receive(): the service that does not listen yet; NULL: another result. */
 static struct service *too_early_for;
 
@@ -62,7 +70,8 @@ static struct cm_agent_id *agent_id_of(const struct cm_id *id)
 static void port_send(struct cm *machine, const struct cm_path *to, const struct cm_id *id,
                       const uint8_t mad[MAD_LENGTH])
 {
-    gsi_post(to, mad);
+    if (!id || !agent_id_of(id)->unheard)
+        gsi_post(to, mad);
 }
 
 static void leave_backlog(struct cm_agent_id *agent_id)
@@ -80,6 +89,7 @@ static int port_request(struct cm *machine, const struct cm_request *request, st
     struct cm_agent_id *agent_id;
     uint32_t ifindex;
     bool from_here = device_table_is_local(&host_devices, request->path->remote_gid, &ifindex);
+    const struct inject_rule *rule;
     int error;
 
     service = services_find(request->service_id, request->path->local_gid, from_here);
@@ -93,6 +103,9 @@ static int port_request(struct cm *machine, const struct cm_request *request, st
     }
     if (service->waiting >= service->backlog)
         return -EAGAIN;
+    rule = request->datagram ? NULL : faults_meet_cm(INJECT_REJECTED, INJECT_PASSIVE);
+    if (rule)
+        return (int)rule->value;
     agent_id = calloc(1, sizeof(*agent_id));
     if (!agent_id)
         return -EAGAIN;
@@ -102,6 +115,7 @@ static int port_request(struct cm *machine, const struct cm_request *request, st
         return error;
     }
     agent_id->unanswered = true;
+    list_init(&agent_id->linked);
     service->waiting++;
     agent_id->service = service;
     list_push_back(&service->requests, &agent_id->request);
@@ -109,10 +123,48 @@ static int port_request(struct cm *machine, const struct cm_request *request, st
     return 0;
 }
 
+/* The connection is established: does an injected fault end it after a time? */
+static void note_established(struct cm_agent_id *agent_id)
+{
+    const struct inject_rule *rule = faults_meet_cm(INJECT_DISCONNECTED, INJECT_ACTIVE);
+
+    if (!rule)
+        return;
+    agent_id->ends_at = sys_now() + rule->time;
+    next_end = min_of(next_end, agent_id->ends_at);
+}
+
+static void note_qp(struct cm_agent_id *agent_id, uint32_t qpn)
+{
+    agent_id->qpn = qpn;
+    agent_id->ends_at = NS_NEVER;
+    list_remove(&agent_id->linked);
+    list_push_back(&connected, &agent_id->linked);
+}
+
+/* Disconnects those whose time has come. */
+static void end_connections(ns_t now)
+{
+    if (now < next_end)
+        return;
+    next_end = NS_NEVER;
+    list_for_each (node, &connected) {
+        struct cm_agent_id *agent_id = list_entry(node, struct cm_agent_id, linked);
+
+        if (agent_id->ends_at <= now) {
+            agent_id->ends_at = NS_NEVER;
+            (void)cm_disconnect(&cm, &agent_id->id, now); /* it may have ended by itself */
+        }
+        next_end = min_of(next_end, agent_id->ends_at);
+    }
+}
+
 static void port_event(struct cm *machine, struct cm_id *id, const struct cm_event *event)
 {
     struct cm_agent_id *agent_id = agent_id_of(id);
 
+    if (event->type == CM_EVENT_ESTABLISHED)
+        note_established(agent_id);
     if (!agent_id->closed && !agent_id->unanswered)
         owner->event(agent_id->context, event);
 }
@@ -158,7 +210,7 @@ static void leave(void)
     int before = cancellation_before;
 
     if (ready)
-        timers_set_cm_agent(cm_next(&cm));
+        timers_set_cm_agent(min_of(cm_next(&cm), next_end));
     lock_release(&cm_lock);
     gsi_flush();
     pthread_setcancelstate(before, NULL);
@@ -244,8 +296,10 @@ void cm_agent_receive(const struct cm_path *from, const uint8_t mad[MAD_LENGTH])
 void cm_agent_due(void)
 {
     enter();
-    if (ready)
+    if (ready) {
+        end_connections(sys_now());
         cm_run(&cm, sys_now());
+    }
     leave();
 }
 
@@ -257,9 +311,23 @@ void cm_agent_peer_gone(uint64_t serial)
     leave();
 }
 
+void cm_agent_disconnect_qp(uint32_t qpn)
+{
+    enter();
+    list_for_each (node, &connected) {
+        struct cm_agent_id *agent_id = list_entry(node, struct cm_agent_id, linked);
+
+        if (agent_id->qpn == qpn)
+            (void)cm_disconnect(&cm, &agent_id->id, sys_now()); /* -EINVAL: it was never established */
+    }
+    leave();
+}
+
 void cm_agent_after_fork_in_child(void)
 {
     lock_init(&cm_lock);
+    list_init(&connected);
+    next_end = NS_NEVER;
     ready = started = false; /* call_start() initializes everything again */
     services_after_fork_in_child();
 }
@@ -425,6 +493,7 @@ static struct cm_agent_id *call_create(void *context)
         return NULL;
     agent_id->context = context;
     list_init(&agent_id->request);
+    list_init(&agent_id->linked);
     cm_id_init(&agent_id->id);
     return agent_id;
 }
@@ -435,9 +504,22 @@ static void call_close(struct cm_agent_id *agent_id)
         return;
     enter();
     leave_backlog(agent_id);
+    list_remove(&agent_id->linked);
     agent_id->closed = true;
     cm_close(&cm, &agent_id->id, sys_now());
     leave();
+}
+
+/* As a peer's CM rejects a request, of which its program knows nothing. cm_lock held. */
+static bool is_rejected(const struct cm_agent_id *agent_id)
+{
+    const struct inject_rule *rule = faults_meet_cm(INJECT_REJECTED, INJECT_ACTIVE);
+
+    if (!rule)
+        return false;
+    owner->event(agent_id->context,
+                 &(struct cm_event){.type = CM_EVENT_REJECTED, .status = (int)rule->value});
+    return true;
 }
 
 static int call_connect(struct cm_agent_id *agent_id, const struct cm_connect *connect)
@@ -446,6 +528,12 @@ static int call_connect(struct cm_agent_id *agent_id, const struct cm_connect *c
 
     open_network_to(connect->path.remote_gid);
     enter();
+    if (is_rejected(agent_id)) {
+        leave();
+        return 0;
+    }
+    agent_id->unheard = faults_meet_cm(INJECT_UNREACHABLE, INJECT_ACTIVE) != NULL;
+    note_qp(agent_id, connect->qpn);
     error = cm_connect(&cm, &agent_id->id, connect, sys_now());
     if (error == -ENOSPC && !grant_block())
         error = cm_connect(&cm, &agent_id->id, connect, sys_now());
@@ -458,6 +546,7 @@ static int call_accept(struct cm_agent_id *agent_id, const struct cm_accept *acc
     int error;
 
     enter();
+    note_qp(agent_id, accept->qpn);
     error = cm_accept(&cm, &agent_id->id, accept, sys_now());
     if (error == -ENOSPC && !grant_block())
         error = cm_accept(&cm, &agent_id->id, accept, sys_now());
@@ -473,6 +562,8 @@ static int call_establish(struct cm_agent_id *agent_id)
 
     enter();
     error = cm_establish(&cm, &agent_id->id, sys_now());
+    if (!error)
+        note_established(agent_id);
     leave();
     return error;
 }
@@ -514,6 +605,7 @@ static int call_resolve(struct cm_agent_id *agent_id, const struct cm_resolve *r
 
     open_network_to(resolve->path.remote_gid);
     enter();
+    agent_id->unheard = faults_meet_cm(INJECT_UNREACHABLE, INJECT_ACTIVE) != NULL;
     error = cm_resolve(&cm, &agent_id->id, resolve, sys_now());
     if (error == -ENOSPC && !grant_block())
         error = cm_resolve(&cm, &agent_id->id, resolve, sys_now());
@@ -553,6 +645,14 @@ static int call_qp_attributes(struct cm_agent_id *agent_id, struct cm_qp_attribu
     return error;
 }
 
+static int call_injected(bool route)
+{
+    const struct inject_rule *rule =
+        faults_meet_cm(route ? INJECT_ROUTE_ERROR : INJECT_ADDR_ERROR, INJECT_ACTIVE);
+
+    return rule ? -rule->error : 0;
+}
+
 /* --- the table ------------------------------------------------------------------------------------------ */
 
 const struct cm_agent_calls cm_agent_calls = {
@@ -590,4 +690,5 @@ const struct cm_agent_calls cm_agent_calls = {
     .resolve_accept = call_resolve_accept,
     .resolve_reject = call_resolve_reject,
     .qp_attributes = call_qp_attributes,
+    .injected = call_injected,
 };

@@ -116,6 +116,9 @@ struct cm_agent_calls {
     int (*resolve_reject)(struct cm_agent_id *agent_id, enum cm_sidr_status status, const void *private_data,
                           size_t private_length);
     int (*qp_attributes)(struct cm_agent_id *agent_id, struct cm_qp_attributes *ret_attributes);
+
+    /* An injected fault: the negative errno with which the resolution of an address, or of a route, is to fail; 0: none. */
+    int (*injected)(bool route);
 };
 
 extern const struct cm_agent_calls cm_agent_calls;

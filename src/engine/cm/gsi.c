@@ -472,6 +472,10 @@ static bool send_mad(struct outgoing *outgoing)
 {
     bool is_here = device_table_is_local(&host_devices, outgoing->to.remote_gid, &outgoing->ifindex);
 
+    if (!outgoing->from_network && port_of_gid_is_down(outgoing->to.local_gid)) {
+        outgoing_free(outgoing);
+        return false;
+    }
     if (outgoing->from_network || (is_here && !network_is_forced())) {
         send_on_host(outgoing);
         return false;
@@ -565,6 +569,8 @@ void gsi_receive(struct lane *lane, const struct packet *packet)
                  (int)link_peer_pid(link));
         return;
     }
+    if (port_of_gid_is_down(packet->grh.destination))
+        return;
     memcpy(from.local_gid, packet->grh.destination, 16);
     memcpy(from.remote_gid, packet->grh.source, 16);
     cm_agent_receive(&from, mad);

@@ -73,6 +73,8 @@ static void after_fork_in_child(void)
     raw_after_fork_in_child();
     explainer_after_fork_in_child();
     faults_after_fork_in_child();
+    held_packets_after_fork_in_child();
+    ports_after_fork_in_child();
     hangs_after_fork_in_child();
     gsi_after_fork_in_child();
     notices_after_fork_in_child();

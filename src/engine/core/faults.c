@@ -11,7 +11,9 @@
 #include "base/log.h"
 #include "base/types.h"
 #include "engine/core/core.h"
+#include "engine/core/engine.h"
 #include "engine/core/explainer.h"
+#include "published/control_request.h"
 
 #define STRIKES      64u
 #define TOLD_STRIKES 32u /* of one fault */
@@ -19,6 +21,10 @@
 static struct lock lock = LOCK_INIT; /* a leaf; guards all below */
 static struct inject_strike strikes[STRIKES];
 static unsigned strike_count;
+
+/* One change of the plan at a time; contexts_lock and QP locks are below it. */
+static struct lock change_lock = LOCK_INIT;
+static void (*_Atomic changed)(void);
 
 static const char *exe_name(char room[INJECT_NAME_MAX])
 {
@@ -34,37 +40,58 @@ static const char *exe_name(char room[INJECT_NAME_MAX])
     return room;
 }
 
+/* The next specification of the list, parsed; NULL: none is left, or `why` has what is wrong with it. In `text`, as far
+ * as it is not longer than one may be. */
+static struct inject_fault *read_next(const char **list, char text[INJECT_TEXT_MAX], char *why, size_t size)
+{
+    size_t length = inject_next(list);
+    struct inject_fault *fault;
+
+    why[0] = '\0';
+    if (!length)
+        return NULL;
+    snprintf(text, INJECT_TEXT_MAX, "%.*s", (int)min_of(length, (size_t)INJECT_TEXT_MAX), *list);
+    *list += length;
+    fault = calloc(1, sizeof(*fault));
+    if (!fault)
+        snprintf(why, size, "out of memory");
+    else if (length >= INJECT_TEXT_MAX)
+        snprintf(why, size, "longer than %u characters", INJECT_TEXT_MAX - 1);
+    else if (inject_parse(text, &fault->rule, why, size))
+        return fault;
+    free(fault);
+    return NULL;
+}
+
+static void add(struct inject_plan *plan, struct inject_fault *fault)
+{
+    plan->kinds |= 1u << fault->rule.kind;
+    plan->faults[plan->count++] = fault;
+}
+
 /* The rules of the list that are for this process; NULL: none, or no memory. */
 static struct inject_plan *read_plan(const char *list)
 {
-    struct inject_plan *plan = calloc(1, sizeof(*plan) + INJECT_RULES_MAX * sizeof(plan->faults[0]));
+    struct inject_plan *plan = calloc(1, sizeof(*plan));
     char text[INJECT_TEXT_MAX], room[INJECT_NAME_MAX], why[256];
     const char *exe = exe_name(room);
-    size_t length;
+    struct inject_fault *fault;
 
-    for (; plan && (length = inject_next(&list)) != 0; list += length) {
-        struct inject_rule *rule = &plan->faults[plan->count].rule;
-
-        if (plan->count == INJECT_RULES_MAX) {
-            log_warn("SOFTHCA_FAULT: more than %u faults; the rest is left out", INJECT_RULES_MAX);
-            break;
-        }
-        if (length >= sizeof(text)) {
-            log_warn("SOFTHCA_FAULT: '%.40s...': longer than %zu characters; left out", list,
-                     sizeof(text) - 1);
-            continue;
-        }
-        memcpy(text, list, length);
-        text[length] = '\0';
-        if (!inject_parse(text, rule, why, sizeof(why))) {
+    while (plan && ((fault = read_next(&list, text, why, sizeof(why))) || why[0])) {
+        if (!fault) {
             log_warn("SOFTHCA_FAULT: '%s': %s; left out", text, why);
             continue;
         }
-        plan->mentioned |= 1u << rule->kind;
-        if (inject_is_for_process(rule, exe, getpid())) {
-            plan->kinds |= 1u << rule->kind;
-            plan->count++;
+        if (plan->count == INJECT_RULES_MAX) {
+            log_warn("SOFTHCA_FAULT: more than %u faults; the rest is left out", INJECT_RULES_MAX);
+            free(fault);
+            break;
         }
+        plan->mentioned |= 1u << fault->rule.kind;
+        if (inject_is_for_process(&fault->rule, exe, getpid()))
+            add(plan, fault);
+        else
+            free(fault);
     }
     if (plan && plan->mentioned)
         return plan;
@@ -84,9 +111,131 @@ void faults_start(void)
 void faults_after_fork_in_child(void)
 {
     lock_init(&lock);
+    lock_init(&change_lock);
     strike_count = 0;
     atomic_store_explicit(&inject_plan, NULL, memory_order_release);
 }
+
+/* --- while the process runs ------------------------------------------------------------------------------- */
+
+/* Adds the list to the plan, or nothing of it. */
+static int read_added(const char *list, struct inject_plan *plan, char *why, size_t size)
+{
+    char text[INJECT_TEXT_MAX], room[INJECT_NAME_MAX], wrong[CONTROL_WHY_MAX / 2];
+    const char *exe = exe_name(room);
+    struct inject_fault *fault;
+    uint32_t before = plan->count;
+
+    while ((fault = read_next(&list, text, wrong, sizeof(wrong)))) {
+        if (plan->count == INJECT_RULES_MAX)
+            snprintf(wrong, sizeof(wrong), "%u faults are loaded, and no more are possible", plan->count);
+        else if (!inject_is_for_process(&fault->rule, exe, getpid()))
+            snprintf(wrong, sizeof(wrong), "it names another program or process");
+        if (wrong[0]) {
+            free(fault);
+            break;
+        }
+        plan->mentioned |= 1u << fault->rule.kind;
+        add(plan, fault);
+    }
+    if (!wrong[0])
+        return 0;
+    while (plan->count > before)
+        free(plan->faults[--plan->count]);
+    snprintf(why, size, "'%.80s': %s", text, wrong);
+    return -EINVAL;
+}
+
+/* Threads that are in a post or a packet may look at the old plan for a while. change_lock held. */
+static void replace(struct inject_plan *plan)
+{
+    void (*function)(void) = atomic_load_explicit(&changed, memory_order_relaxed);
+
+    atomic_store_explicit(&inject_plan, plan, memory_order_release);
+    atomic_thread_fence(memory_order_seq_cst); /* partner: front_fill_wr_ops() */
+    if (function)
+        function();
+}
+
+int faults_add(const char *list, char *why, size_t size)
+{
+    struct inject_plan *plan = calloc(1, sizeof(*plan)), *old;
+    int error;
+
+    if (!plan) {
+        snprintf(why, size, "out of memory");
+        return -ENOMEM;
+    }
+    lock_acquire(&change_lock);
+    old = inject_loaded();
+    if (old)
+        *plan = *old;
+    error = read_added(list, plan, why, size);
+    if (!error)
+        replace(plan);
+    lock_release(&change_lock);
+    if (error)
+        free(plan);
+    return error;
+}
+
+void faults_clear(void)
+{
+    lock_acquire(&change_lock);
+    replace(NULL);
+    lock_release(&change_lock);
+    engine_restore_ports();
+    faults_tell();
+}
+
+size_t faults_list(char *text, size_t size)
+{
+    const struct inject_plan *plan = inject_loaded();
+    size_t length = 0;
+
+    text[0] = '\0';
+    for (uint32_t i = 0; plan && i < plan->count && length < size; i++) {
+        const struct inject_fault *fault = plan->faults[i];
+        uint32_t struck = atomic_load_explicit(&fault->struck, memory_order_relaxed);
+        uint32_t matched = atomic_load_explicit(&fault->matched, memory_order_relaxed);
+
+        length += (size_t)snprintf(text + length, size - length, "'%s' struck %u of %u times selected\n",
+                                   fault->rule.text, struck, matched);
+    }
+    return min_of(length, size);
+}
+
+void faults_on_change(void (*function)(void))
+{
+    atomic_store_explicit(&changed, function, memory_order_relaxed);
+}
+
+/* --- rdma_cm ----------------------------------------------------------------------------------------------- */
+
+/* cm=DISCONNECTED counts calls of the QP (front/verbs/injected.c) unless it has a time. */
+static bool counts_here(const struct inject_rule *rule)
+{
+    return rule->what != INJECT_DISCONNECTED || rule->time;
+}
+
+const struct inject_rule *faults_meet_cm(enum inject_cm what, enum inject_end end)
+{
+    struct inject_plan *plan = inject_loaded();
+
+    for (uint32_t i = 0; plan && i < plan->count; i++) {
+        struct inject_fault *fault = plan->faults[i];
+        struct inject_strike strike = {.fault = fault};
+
+        if (fault->rule.kind != INJECT_CM || fault->rule.what != what || fault->rule.side != end ||
+            !counts_here(&fault->rule) || !inject_count(fault, &(struct inject_point){0}, &strike.match))
+            continue;
+        faults_note(&strike);
+        return &fault->rule;
+    }
+    return NULL;
+}
+
+/* --- telling ---------------------------------------------------------------------------------------------- */
 
 void faults_note(const struct inject_strike *strike)
 {
@@ -134,9 +283,9 @@ void faults_tell_idle(void)
 
     faults_tell();
     for (uint32_t i = 0; plan && i < plan->count; i++) {
-        if (!atomic_load_explicit(&plan->faults[i].struck, memory_order_relaxed))
+        if (!atomic_load_explicit(&plan->faults[i]->struck, memory_order_relaxed))
             explainer_tell_strike(&(struct inject_strike){
-                .fault = &plan->faults[i],
-                .match = atomic_load_explicit(&plan->faults[i].matched, memory_order_relaxed)});
+                .fault = plan->faults[i],
+                .match = atomic_load_explicit(&plan->faults[i]->matched, memory_order_relaxed)});
     }
 }

@@ -8,6 +8,7 @@
 #include "base/sys.h"
 #include "engine/cm/gsi.h"
 #include "engine/core/arrivals.h"
+#include "engine/core/control.h"
 #include "engine/core/core.h"
 #include "engine/core/explainer.h"
 #include "engine/core/route.h"
@@ -75,6 +76,8 @@ static inline bool is_admitted(struct qp *qp, struct lane *lane, const struct pa
         return true;
     if (qp->record->type != IBV_QPT_UD)
         return admission_of_lane(qp, lane);
+    if (unlikely(port_is_down(qp)))
+        return false;
     state = lane_state(lane);
     return likely(state->source_block == packet->src_qpn / LOCAL_BLOCK_QPNS &&
                   memcmp(state->source_gid, packet->grh.source, sizeof(state->source_gid)) == 0) ||
@@ -113,7 +116,8 @@ static void send_drop_notice(struct lane *lane, const struct packet *packet, boo
 
 static void receive_multicast(struct qp *qp, void *argument)
 {
-    arrivals_receive_multicast(qp, argument, true);
+    if (!port_is_down(qp))
+        arrivals_receive_multicast(qp, argument, true);
 }
 
 /* Concurrent threads may lose an increment: the helper thread only looks whether the counter has changed. */
@@ -404,5 +408,7 @@ const struct local_ops engine_local_ops = {
     .expects_copies = memory_expects_copies,
     .open_file = direct_open_file,
     .knows_segment = direct_knows_segment,
+    .control = control_decide,
+    .control_ended = control_end,
     .file_came = direct_file_came,
 };

@@ -67,13 +67,17 @@ struct direct_route {
     } receive; /* the receive of the request that was begun last */
 };
 
+#define PEER_CUT_OFF UINT64_MAX
+
 /* Guarded by the QP's lock, list nodes by the lock of their list. */
 struct qp_route {
     struct lane *lane;       /* requests: to the owner of the destination QP; NULL: not known, or gone */
     struct lane *reply_lane; /* acknowledgements and responses: to where the last request came from */
     struct lane
-        *arrival_lane;     /* connected QPs: admitted last, and so that of a packet that is being received */
-    uint64_t peer_process; /* connected QPs: link_process() of the peer; 0: not met yet */
+        *arrival_lane; /* connected QPs: admitted last, and so that of a packet that is being received */
+    /* Connected QPs: link_process() of the peer; 0: not met yet. While the port is down, PEER_CUT_OFF, which is none, and
+     * what it was is in cut_off_from (engine/paths/port_down.c). */
+    uint64_t peer_process, cut_off_from;
     struct lane *relay_lane;       /* XRC_RECV: to the process that executes the QP's requests; NULL: none */
     bool by_network;               /* a connected QP whose peer is on another host, or SOFTHCA_PATH=wire */
     struct udp_lane *network_lane; /* packets to the network; never NULL after the QP was connected */

@@ -25,9 +25,9 @@ static ns_t timer_fd_at = NS_NEVER;
 /* Threads inside cq_moderation_due(); counted up under timers_lock. */
 static _Atomic uint32_t moderation_firing;
 static _Atomic ns_t next_deadline = NS_NEVER; /* earliest of both heaps; written under timers_lock */
-/* Timeouts of connection management are long: only the helper thread fires them, not application threads. */
-enum late { LATE_CM_AGENT, LATE_GSI, LATE_HANGS, LATES };
-static ns_t late_at[LATES] /* under timers_lock */ = {NS_NEVER, NS_NEVER, NS_NEVER};
+/* What the helper thread alone fires, not application threads: long timeouts, and packets that a user has held. */
+enum late { LATE_CM_AGENT, LATE_GSI, LATE_HANGS, LATE_PACKETS, LATE_PORTS, LATES };
+static ns_t late_at[LATES] /* under timers_lock */ = {[0 ... LATES - 1] = NS_NEVER};
 
 int timers_fd(void)
 {
@@ -85,7 +85,8 @@ void timers_after_fork_in_child(void)
     memset(&qp_timers, 0, sizeof(qp_timers));
     memset(&moderation_timers, 0, sizeof(moderation_timers));
     atomic_store_explicit(&next_deadline, NS_NEVER, memory_order_relaxed);
-    late_at[LATE_CM_AGENT] = late_at[LATE_GSI] = late_at[LATE_HANGS] = NS_NEVER;
+    for (int i = 0; i < LATES; i++)
+        late_at[i] = NS_NEVER;
     atomic_store_explicit(&moderation_firing, 0, memory_order_relaxed);
 }
 
@@ -155,6 +156,16 @@ void timers_set_gsi(ns_t at)
 void timers_set_hangs(ns_t at)
 {
     set_late(LATE_HANGS, at);
+}
+
+void timers_set_packets(ns_t at)
+{
+    set_late(LATE_PACKETS, at);
+}
+
+void timers_set_ports(ns_t at)
+{
+    set_late(LATE_PORTS, at);
 }
 
 /* timers_lock held. */
@@ -233,7 +244,7 @@ void timers_run(void)
 {
     uint64_t expirations;
     ns_t now = sys_now();
-    bool cm_agent, gsi, hangs;
+    bool cm_agent, gsi, hangs, packets, ports;
 
     if (read(timer_fd, &expirations, sizeof(expirations)) < 0 && errno != EAGAIN)
         log_error("timer: read from timerfd: %s", strerror(errno));
@@ -242,6 +253,8 @@ void timers_run(void)
     cm_agent = take_late(LATE_CM_AGENT, now);
     gsi = take_late(LATE_GSI, now);
     hangs = take_late(LATE_HANGS, now);
+    packets = take_late(LATE_PACKETS, now);
+    ports = take_late(LATE_PORTS, now);
     program();
     lock_release(&timers_lock);
     timers_run_due();
@@ -251,4 +264,8 @@ void timers_run(void)
         gsi_due();
     if (hangs)
         hangs_look();
+    if (packets)
+        held_packets_due();
+    if (ports)
+        ports_due();
 }

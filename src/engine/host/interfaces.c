@@ -18,20 +18,6 @@ static int monitor_fd = -1;
 /* Snapshots are applied in the order in which they were taken. */
 static struct lock refresh_lock = LOCK_INIT;
 
-static void raise_change(const struct device_change *change)
-{
-    const struct ibv_async_event event = {.element.port_num = 1, .event_type = change->event};
-
-    lock_acquire(&contexts_lock);
-    list_for_each (node, &contexts) {
-        struct context *context = list_entry(node, struct context, all);
-
-        if (context->device == change->device)
-            async_raise(&context->events, &event, NULL);
-    }
-    lock_release(&contexts_lock);
-}
-
 int engine_refresh_devices(void)
 {
     struct device_change changes[DEVICE_CHANGES_MAX];
@@ -57,7 +43,7 @@ int engine_refresh_devices(void)
     }
     lock_release(&refresh_lock);
     for (int i = 0; i < count; i++)
-        raise_change(&changes[i]);
+        context_raise_port_event(changes[i].device, changes[i].event);
     pthread_setcancelstate(cancellation, NULL);
     return min_of(count, 0);
 }

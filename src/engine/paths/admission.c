@@ -31,7 +31,7 @@ bool admission_of_lane(struct qp *qp, struct lane *lane)
     uint32_t peer_block = qp->record->attributes.dest_qpn / LOCAL_BLOCK_QPNS;
 
     if (qp->origin) { /* a delegate, whose QP's process sends what has arrived for it */
-        if (qp->origin != link)
+        if (qp->origin != link || port_is_down(qp))
             return false;
     } else {
         if (!is_connected(qp->record) || route->by_network)

@@ -87,7 +87,8 @@ static bool change_source(const struct qp *qp, struct udp_path *path)
     return false;
 }
 
-static void fill_path(const struct path_address *to, struct udp_path *path)
+/* False: the device has no address from which the destination can be reached. */
+static bool fill_path(const struct qp *qp, const struct path_address *to, struct udp_path *path)
 {
     bool needs_interface = to->is_multicast || gid_is_link_local(to->destination_gid);
 
@@ -99,6 +100,8 @@ static void fill_path(const struct path_address *to, struct udp_path *path)
     };
     memcpy(path->source, to->source_gid, sizeof(path->source));
     memcpy(path->destination, to->destination_gid, sizeof(path->destination));
+    return likely(gid_is_ipv4_mapped(path->source) == gid_is_ipv4_mapped(path->destination)) ||
+           change_source(qp, path);
 }
 
 /* Is the packet a whole request, which the peer acknowledges? */
@@ -152,17 +155,12 @@ void network_flush_batched(void)
 }
 
 static int send_packet(struct qp *qp, const struct packet *packet, const struct iovec *gather,
-                       unsigned gather_count, const struct path_address *to)
+                       unsigned gather_count, const struct udp_path *path)
 {
     struct blocked_list *list = &waiting[udp_lane_number(route_of(qp)->network_lane)];
-    struct udp_path path;
 
-    fill_path(to, &path);
-    if (unlikely(gid_is_ipv4_mapped(path.source) != gid_is_ipv4_mapped(path.destination)) &&
-        !change_source(qp, &path))
-        return -EHOSTUNREACH;
     for (;;) {
-        int error = udp_send(route_of(qp)->network_lane, &path, packet, gather, gather_count);
+        int error = udp_send(route_of(qp)->network_lane, path, packet, gather, gather_count);
 
         if (likely(!error)) {
             note_sent(qp, packet);
@@ -180,35 +178,46 @@ static int send_packet(struct qp *qp, const struct packet *packet, const struct 
     }
 }
 
+#define ECN_CE 3u /* of the traffic class: congestion experienced (RFC 3168) */
+
 /* As if the network had done it. */
 static cold_path int send_with_faults(struct qp *qp, const struct packet *packet, const struct iovec *gather,
-                                      unsigned gather_count, const struct path_address *to)
+                                      unsigned gather_count, struct udp_path *path)
 {
-    struct packet broken;
+    const struct packet_fate fate = port_is_down(qp)            ? (struct packet_fate){.what = PACKET_LOST}
+                                    : inject_has(INJECT_PACKET) ? packet_fault(qp, packet)
+                                                                : (struct packet_fate){.what = PACKET_PASSES};
+    struct packet sent = *packet;
+    int error;
 
-    switch (packet_fault(qp, packet)) {
-    case PACKET_LOST:
+    if (fate.what == PACKET_BROKEN)
+        sent.flags |= PACKET_BAD_ICRC;
+    if (fate.marked)
+        path->traffic_class |= ECN_CE;
+    if (fate.wait && fate.what != PACKET_LOST)
+        (void)held_packets_add(qp, path, &sent, gather, gather_count, &fate); /* without room it is lost */
+    if (fate.wait || fate.what == PACKET_LOST) {
         note_sent(qp, packet);
         return 0;
-    case PACKET_TWICE:
-        (void)send_packet(qp, packet, gather, gather_count, to);
-        break;
-    case PACKET_BROKEN:
-        broken = *packet;
-        broken.flags |= PACKET_BAD_ICRC;
-        return send_packet(qp, &broken, gather, gather_count, to);
-    case PACKET_PASSES:
-        break;
     }
-    return send_packet(qp, packet, gather, gather_count, to);
+    if (fate.what == PACKET_TWICE)
+        (void)send_packet(qp, &sent, gather, gather_count, path);
+    error = send_packet(qp, &sent, gather, gather_count, path);
+    if (!error)
+        held_packets_passed(qp);
+    return error;
 }
 
 int network_send(struct qp *qp, const struct packet *packet, const struct iovec *gather,
                  unsigned gather_count, const struct path_address *to)
 {
-    if (unlikely(inject_has(INJECT_PACKET)))
-        return send_with_faults(qp, packet, gather, gather_count, to);
-    return send_packet(qp, packet, gather, gather_count, to);
+    struct udp_path path;
+
+    if (unlikely(!fill_path(qp, to, &path)))
+        return -EHOSTUNREACH;
+    if (unlikely(inject_loaded() != NULL))
+        return send_with_faults(qp, packet, gather, gather_count, &path);
+    return send_packet(qp, packet, gather, gather_count, &path);
 }
 
 /* udp_ops.writable: runs waiting QPs until the lane is full again. A QP that has to wait again goes to the end
@@ -351,6 +360,8 @@ static void receive_multicast(struct qp *qp, void *argument)
 {
     const struct packet *packet = argument;
 
+    if (port_is_down(qp))
+        return;
     qp->record->traffic.packets_received++;
     arrivals_receive_multicast(qp, packet,
                                packet->src_qpn == qp->ibv.qp_num && is_own_address(packet->grh.source));
@@ -390,7 +401,8 @@ static void on_packet(struct packet *packet, const struct udp_arrival *arrival)
         arrival_refused(qp, packet);
         return;
     }
-    if (likely(qp->record->type == IBV_QPT_UD ? !is_from_this_host(packet) : is_from_peer(qp, packet))) {
+    if (likely(!port_is_down(qp)) &&
+        likely(qp->record->type == IBV_QPT_UD ? !is_from_this_host(packet) : is_from_peer(qp, packet))) {
         qp->record->traffic.packets_received++;
         if (unlikely(arrival->congested))
             congestion_notify(qp, packet, arrival);

@@ -9,6 +9,7 @@
 #include "base/timer.h"
 #include "cm/cm.h"
 #include "local/local.h"
+#include "object/device/device.h"
 #include "object/qp/qp.h"
 
 struct lane_state;
@@ -29,6 +30,9 @@ void route_set_reply_lane(struct qp *qp, struct lane *lane);
 void route_note_direct(struct qp *qp);
 /* The kernel refuses to copy from and to the peer: WRITEs and READs go as packets from now on. QP lock held. */
 void route_note_refused(struct qp *qp);
+/* The QP's port is down, and up again (port_down.c): the lanes do not lead to the peer. QP lock held. */
+void route_cut_off(struct qp *qp);
+void route_bring_back(struct qp *qp);
 /* local_ops. */
 void route_link_down(struct link *link);
 
@@ -171,12 +175,54 @@ void raw_prepare(struct qp *qp, const struct ibv_qp_attr *attributes, int mask);
 void raw_steers(struct qp *qp);
 void raw_after_fork_in_child(void);
 
+/* --- port_down.c: ports that an injected fault takes down ----------------------------------------------------- */
+
+extern _Atomic uint32_t ports_down; /* how many */
+
+/* Of datagrams, packets of the network, and frames: connected QPs on lanes need not ask (PEER_CUT_OFF). */
+static inline bool port_is_down(const struct qp *qp)
+{
+    return unlikely(atomic_load_explicit(&ports_down, memory_order_relaxed) != 0) &&
+           device_port_is_down(qp->context->device);
+}
+
+/* Of the device with that address. */
+bool port_of_gid_is_down(const uint8_t gid[16]);
+/* The QP is about to be connected: without a peer, if its port is down. QP lock held. */
+void port_connect(struct qp *qp);
+/* Helper thread, no lock held: the time for which a port was to be down has passed. */
+void ports_due(void);
+void ports_after_fork_in_child(void);
+
 /* --- packet_faults.c ------------------------------------------------------------------------------------- */
 
-/* What becomes of a packet by a fault that the user asks for. QP lock held; a plan with faults of packets is loaded. */
-enum packet_fate { PACKET_PASSES, PACKET_LOST, PACKET_TWICE, PACKET_BROKEN };
-enum packet_fate packet_fault(struct qp *qp, const struct packet *packet);
+/* What becomes of a packet by the faults that the user asks for. */
+struct packet_fate {
+    enum { PACKET_PASSES, PACKET_LOST, PACKET_TWICE, PACKET_BROKEN } what;
+    bool marked; /* with ECN's "congestion experienced" (RFC 3168) */
+    ns_t wait;   /* leaves after this time; 0: at once */
+    uint32_t
+        later; /* leaves when so many later packets of the QP have left, if that comes first; 0: by time only */
+};
+/* QP lock held; a plan with faults of packets is loaded. */
+struct packet_fate packet_fault(struct qp *qp, const struct packet *packet);
 /* The QP is not connected any more. QP lock held. */
 void packet_faults_forget(struct qp *qp);
+
+/* --- held_packets.c -------------------------------------------------------------------------------------- */
+
+struct udp_path;
+
+/* Keeps a copy of a packet until its time, or until fate->later packets of the QP have left. False: there is no room, and
+ * the packet is lost. QP lock held. */
+bool held_packets_add(struct qp *qp, const struct udp_path *path, const struct packet *packet,
+                      const struct iovec *gather, unsigned gather_count, const struct packet_fate *fate);
+/* A packet of the QP has left: those that wait for it follow, in the same lane. QP lock held. */
+void held_packets_passed(struct qp *qp);
+/* Gives up what is held of the QP. QP lock held. */
+void held_packets_forget(const struct qp *qp);
+/* Sends those whose time has come. Helper thread, no lock held. */
+void held_packets_due(void);
+void held_packets_after_fork_in_child(void);
 
 #endif

@@ -111,6 +111,8 @@ int raw_transmit(struct qp *qp, const struct packet *packet, const struct iovec 
     struct packet out = *packet;
     struct offer offer = {qp, &out, gather, gather_count, geteuid(), NULL};
 
+    if (port_is_down(qp))
+        return 0;
     if (!multicast_ready()) {
         /* In the list first: the last link may come between the check and the list. */
         waiting_enter(qp, ROUTE_WAITS_FOR_OWNER);

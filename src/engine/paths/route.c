@@ -260,6 +260,8 @@ static int send_ud(struct qp *qp, const struct packet *packet, const struct iove
     bool by_network = to->is_multicast ? network_has_groups(qp) : !local || network_is_forced();
     int error = 0;
 
+    if (unlikely(port_is_down(qp)))
+        return 0;
     if (by_network)
         error = network_send(qp, packet, gather, gather_count, to);
     if (local && !(by_network && network_is_forced()) && error != -EAGAIN)
@@ -403,6 +405,7 @@ static void engine_connect(struct qp *qp)
     const struct path_address *path = &qp->record->attributes.path;
     struct link *link = NULL;
 
+    port_connect(qp);
     route_of(qp)->by_network =
         is_connected(qp->record) && (!path->destination_ifindex || network_is_forced());
     route_of(qp)->network_lane = udp_lane(qp->ibv.qp_num);
@@ -415,9 +418,11 @@ static void engine_connect(struct qp *qp)
     if (link)
         notice_mark_stale(qp, connection_lane(link, qp->ibv.qp_num, qp->record->attributes.dest_qpn));
     set_lane(qp, link ? connection_lane(link, qp->ibv.qp_num, qp->record->attributes.dest_qpn) : NULL);
-    if (route_of(qp)->by_network)
+    if (unlikely(route_of(qp)->peer_process == PEER_CUT_OFF))
+        publish_path(qp, PATH_PORT_DOWN, NULL);
+    else if (route_of(qp)->by_network)
         publish_path(qp, PATH_WIRE, NULL);
-    else
+    if (!route_of(qp)->by_network)
         show_receives(qp);
 }
 
@@ -452,6 +457,19 @@ static void engine_disconnect(struct qp *qp)
     route_of(qp)->missing_block = 0;
     route_of(qp)->by_network = false;
     set_lane(qp, NULL);
+}
+
+void route_cut_off(struct qp *qp)
+{
+    route_of(qp)->kick = route_of(qp)->kick_reply = false;
+    route_of(qp)->reply_lane = route_of(qp)->arrival_lane = NULL;
+    set_lane(qp, NULL);
+    publish_path(qp, PATH_PORT_DOWN, NULL);
+}
+
+void route_bring_back(struct qp *qp)
+{
+    publish_path(qp, route_of(qp)->by_network ? PATH_WIRE : PATH_UNKNOWN, NULL);
 }
 
 /* qp_ports.forget: the QP has lost its number. No lock held; the caller may be outside every rundown section. */

@@ -88,7 +88,7 @@ RDMACM_EXPORT int rdma_resolve_addr(struct rdma_cm_id *public, struct sockaddr *
 {
     struct id *id = id_of(public);
     bool synchronous;
-    int error;
+    int error, injected;
 
     if (id_check(id) != 0)
         return conclude(id_refuse(id, "rdma_resolve_addr"));
@@ -99,8 +99,9 @@ RDMACM_EXPORT int rdma_resolve_addr(struct rdma_cm_id *public, struct sockaddr *
     error = check_source(id, from, to);
     if (error)
         return conclude(error);
-    error = resolve(id, from, to);
-    if (error == -EADDRNOTAVAIL)
+    injected = calls->injected(false);
+    error = injected ? injected : resolve(id, from, to);
+    if (error == -EADDRNOTAVAIL && !injected)
         return conclude(error); /* the source is not an address of this host */
     if (!error)
         id_enter(id, ID_ADDRESS_RESOLVED);
@@ -181,7 +182,9 @@ RDMACM_EXPORT int rdma_resolve_route(struct rdma_cm_id *public, int timeout_ms)
     if (id_state(id) != ID_ADDRESS_RESOLVED)
         return conclude(id_refuse_state(id, STATE_BIT(ID_ADDRESS_RESOLVED)));
     synchronous = id->synchronous;
-    error = find_path(id, &path);
+    error = calls->injected(true);
+    if (!error)
+        error = find_path(id, &path);
     error = error ? event_raise(id, RDMA_CM_EVENT_ROUTE_ERROR, error) : set_path(id, &path);
     return conclude(error ? error : id_complete(id, synchronous));
 }

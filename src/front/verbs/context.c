@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "base/sys.h"
 #include "engine/core/engine.h"
+#include "engine/core/faults.h"
 #include "front/verbs/front.h"
 #include "front/verbs/injected.h"
 #include "object/destroyed.h"
@@ -26,8 +27,10 @@ static void watch_interfaces(void)
 static int open_with(struct ibv_device *device, struct share *share, int cmd_fd, struct context **ret_context)
 {
     struct context *context;
-    int result = engine_start();
+    int result;
 
+    faults_on_change(injected_changed);
+    result = engine_start();
     if (result == 0)
         result = -injected(CALL_OPEN_DEVICE, NULL);
     if (result == 0)

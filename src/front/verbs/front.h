@@ -138,5 +138,7 @@ int front_read_counters(struct ibv_counters *counters, uint64_t *values, uint32_
 
 /* wr.c */
 void front_fill_wr_ops(struct ibv_qp_ex *qp);
+int front_wr_complete(struct ibv_qp_ex *qp);
+void front_fill_context_ops(struct ibv_context_ops *ops);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 #include "front/verbs/injected.h"
 
+#include "engine/cm/agent_events.h"
 #include "engine/core/faults.h"
 #include "front/verbs/front.h"
 #include "object/cq/cq.h"
@@ -50,12 +51,15 @@ static int error_of(const struct target *target)
     int error = 0;
 
     for (uint32_t i = 0; plan && i < plan->count; i++) {
-        struct inject_fault *fault = &plan->faults[i];
+        struct inject_fault *fault = plan->faults[i];
         const struct inject_rule *rule = &fault->rule;
 
         if (rule->kind == INJECT_EVENT && rule->at == target->call && selects(rule, target) &&
             meets(fault, target))
-            injected_event((enum inject_event)rule->what, target->context, target->qp, target->srq);
+            injected_event(rule, target->context, target->qp, target->srq);
+        if (rule->kind == INJECT_CM && rule->what == INJECT_DISCONNECTED && !rule->time &&
+            rule->at == target->call && target->qp && selects(rule, target) && meets(fault, target))
+            cm_agent_disconnect_qp(target->qp->ibv.qp_num);
         if (rule->kind == INJECT_CALL && rule->what == target->call && selects(rule, target) && !error &&
             meets(fault, target))
             error = rule->error;
@@ -87,7 +91,7 @@ static struct inject_fault *limit_of(enum inject_limit limit, const struct ibv_c
     struct inject_fault *lowest = NULL;
 
     for (uint32_t i = 0; plan && i < plan->count; i++) {
-        struct inject_fault *fault = &plan->faults[i];
+        struct inject_fault *fault = plan->faults[i];
 
         if (fault->rule.kind == INJECT_LIMIT && fault->rule.what == limit &&
             inject_is_for_device(&fault->rule, device_of(context)) &&
@@ -226,7 +230,7 @@ static struct inject_fault *completion_fault(const struct qp *qp, enum inject_si
     const struct inject_point point = {.qp = qp->order, .direction = side, .index = index + 1};
 
     for (uint32_t i = 0; plan && i < plan->count; i++) {
-        struct inject_fault *fault = &plan->faults[i];
+        struct inject_fault *fault = plan->faults[i];
         const struct inject_rule *rule = &fault->rule;
         struct inject_strike strike = {.fault = fault, .qpn = qp->ibv.qp_num, .wr_id = wr_id};
 
@@ -352,15 +356,6 @@ static int req_notify_cq(struct ibv_cq *cq, int solicited_only)
     return error ? positive(-error) : front_req_notify_cq(cq, solicited_only);
 }
 
-void injected_fill_ops(struct verbs_context *verbs)
-{
-    verbs->context.ops.post_send = post_send;
-    verbs->context.ops.post_recv = post_recv;
-    verbs->context.ops.post_srq_recv = post_srq_recv;
-    verbs->context.ops.bind_mw = bind_mw;
-    verbs->context.ops.req_notify_cq = req_notify_cq;
-}
-
 /* The batch fails as a whole: nothing of it is posted. */
 static int wr_complete(struct ibv_qp_ex *ex)
 {
@@ -376,7 +371,62 @@ static int wr_complete(struct ibv_qp_ex *ex)
     return positive(error);
 }
 
+/* --- tables of operations ----------------------------------------------------------------------------------- */
+
+/* Programs read these at any time, in inline functions of verbs.h. */
+#define SET(place, function) __atomic_store_n(&(place), function, __ATOMIC_RELAXED)
+
+static void set_ops(struct ibv_context_ops *to, const struct ibv_context_ops *from)
+{
+    SET(to->post_send, from->post_send);
+    SET(to->post_recv, from->post_recv);
+    SET(to->post_srq_recv, from->post_srq_recv);
+    SET(to->bind_mw, from->bind_mw);
+    SET(to->req_notify_cq, from->req_notify_cq);
+}
+
+void injected_fill_ops(struct verbs_context *verbs)
+{
+    static const struct ibv_context_ops ops = {.post_send = post_send,
+                                               .post_recv = post_recv,
+                                               .post_srq_recv = post_srq_recv,
+                                               .bind_mw = bind_mw,
+                                               .req_notify_cq = req_notify_cq};
+
+    set_ops(&verbs->context.ops, &ops);
+}
+
 void injected_fill_wr_ops(struct ibv_qp_ex *qp)
 {
-    qp->wr_complete = wr_complete;
+    SET(qp->wr_complete, wr_complete);
+}
+
+static void change_qp(struct qp *qp, void *argument)
+{
+    lock_acquire(&qp->lock);
+    if (qp->is_extended && atomic_load_explicit(&qp->record->qpn, memory_order_relaxed)) {
+        if (inject_loaded())
+            injected_fill_wr_ops(&qp->ex);
+        else
+            SET(qp->ex.wr_complete, front_wr_complete);
+    }
+    lock_release(&qp->lock);
+}
+
+void injected_changed(void)
+{
+    struct ibv_context_ops plain = {0};
+
+    front_fill_context_ops(&plain);
+    lock_acquire(&contexts_lock);
+    list_for_each (node, &contexts) {
+        struct context *context = list_entry(node, struct context, all);
+
+        if (inject_loaded())
+            injected_fill_ops(&context->verbs);
+        else
+            set_ops(&context->verbs.context.ops, &plain);
+    }
+    lock_release(&contexts_lock);
+    qp_for_each(change_qp, NULL);
 }

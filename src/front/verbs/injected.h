@@ -20,7 +20,7 @@ static inline int injected(enum inject_call call, const struct ibv_context *cont
 struct context;
 struct qp;
 struct srq;
-void injected_event(enum inject_event event, struct context *context, struct qp *qp, struct srq *srq);
+void injected_event(const struct inject_rule *rule, struct context *context, struct qp *qp, struct srq *srq);
 
 /* The positive errno of a call that asks for more than a lowered limit, or 0. Worth asking if inject_has(INJECT_LIMIT). */
 int injected_limit(enum inject_limit limit, const struct ibv_context *context, uint64_t value);
@@ -32,5 +32,7 @@ void injected_device_attributes(const struct ibv_context *context, struct ibv_de
 /* Operations that meet the faults, in place of front's. */
 void injected_fill_ops(struct verbs_context *verbs);
 void injected_fill_wr_ops(struct ibv_qp_ex *qp);
+/* The plan has changed (faults_on_change()): the tables of open contexts and extended QPs follow. No lock held. */
+void injected_changed(void);
 
 #endif

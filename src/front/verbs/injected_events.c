@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Asynchronous events that the user asks for, and the states that come with them (verbs.md §9). */
+#include "engine/core/engine.h"
 #include "front/verbs/front.h"
 #include "front/verbs/injected.h"
 #include "object/cq/cq.h"
@@ -40,20 +41,6 @@ static void end_device(const struct device *device)
     qp_for_each(end_qp_of_device, (void *)(uintptr_t)device);
 }
 
-static void raise_port_event(const struct device *device, enum ibv_event_type type)
-{
-    const struct ibv_async_event event = {.element.port_num = 1, .event_type = type};
-
-    lock_acquire(&contexts_lock);
-    list_for_each (node, &contexts) {
-        struct context *context = list_entry(node, struct context, all);
-
-        if (context->device == device)
-            async_raise(&context->events, &event, NULL);
-    }
-    lock_release(&contexts_lock);
-}
-
 static void fail_user_of_cq(struct qp *qp, void *cq)
 {
     bool is_its;
@@ -75,9 +62,9 @@ static void end_cq(struct cq *cq)
     qp_for_each(fail_user_of_cq, cq);
 }
 
-void injected_event(enum inject_event event, struct context *context, struct qp *qp, struct srq *srq)
+void injected_event(const struct inject_rule *rule, struct context *context, struct qp *qp, struct srq *srq)
 {
-    switch (event) {
+    switch ((enum inject_event)rule->what) {
     case INJECT_DEVICE_FATAL:
         end_device(context->device);
         return;
@@ -95,10 +82,16 @@ void injected_event(enum inject_event event, struct context *context, struct qp 
         qp_inject_event(qp, IBV_EVENT_PATH_MIG_ERR, false);
         return;
     case INJECT_GID_CHANGE:
-        raise_port_event(context->device, IBV_EVENT_GID_CHANGE);
+        context_raise_port_event(context->device, IBV_EVENT_GID_CHANGE);
         return;
     case INJECT_CLIENT_REREGISTER:
-        raise_port_event(context->device, IBV_EVENT_CLIENT_REREGISTER);
+        context_raise_port_event(context->device, IBV_EVENT_CLIENT_REREGISTER);
+        return;
+    case INJECT_PORT_DOWN:
+        engine_change_port(context->device, true, rule->time);
+        return;
+    case INJECT_PORT_UP:
+        engine_change_port(context->device, false, 0);
         return;
     case INJECT_EVENTS:
         return;

@@ -23,7 +23,7 @@ static void *unsupported_object(void)
 #define UNSUPPORTED_OBJECT(member) (member) = (__typeof__(member))(void (*)(void))unsupported_object
 
 /* front.h undefines the macro: this is the exported function. */
-static void fill_context_ops(struct ibv_context_ops *ops)
+void front_fill_context_ops(struct ibv_context_ops *ops)
 {
     ops->_compat_query_device = ibv_query_device;
     ops->_compat_query_port = ibv_query_port;
@@ -79,7 +79,7 @@ static void fill_newer_ops(struct verbs_context *verbs)
 
 void front_fill_ops(struct verbs_context *verbs)
 {
-    fill_context_ops(&verbs->context.ops);
+    front_fill_context_ops(&verbs->context.ops);
     fill_newer_ops(verbs);
 
     verbs->query_port = front_query_port;

@@ -14,7 +14,7 @@ static void wr_start(struct ibv_qp_ex *qp)
     qp_build_start(qp_of_extended(qp));
 }
 
-static int wr_complete(struct ibv_qp_ex *qp)
+int front_wr_complete(struct ibv_qp_ex *qp)
 {
     return positive(qp_build_complete(qp_of_extended(qp)));
 }
@@ -161,7 +161,7 @@ static void wr_set_sge_list(struct ibv_qp_ex *qp, size_t count, const struct ibv
 void front_fill_wr_ops(struct ibv_qp_ex *qp)
 {
     qp->wr_start = wr_start;
-    qp->wr_complete = wr_complete;
+    qp->wr_complete = front_wr_complete;
     qp->wr_abort = wr_abort;
     qp->wr_atomic_cmp_swp = wr_atomic_cmp_swp;
     qp->wr_atomic_fetch_add = wr_atomic_fetch_add;
@@ -182,6 +182,7 @@ void front_fill_wr_ops(struct ibv_qp_ex *qp)
     qp->wr_set_inline_data_list = wr_set_inline_data_list;
     qp->wr_set_sge = wr_set_sge;
     qp->wr_set_sge_list = wr_set_sge_list;
+    atomic_thread_fence(memory_order_seq_cst); /* partner: replace() in engine/core/faults.c */
     if (inject_loaded())
         injected_fill_wr_ops(qp);
 }

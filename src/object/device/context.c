@@ -110,6 +110,20 @@ void context_close(struct context *context)
     destroyed_keep(DESTROYED_CONTEXT, context, context->number);
 }
 
+void context_raise_port_event(const struct device *device, enum ibv_event_type type)
+{
+    const struct ibv_async_event event = {.element.port_num = 1, .event_type = type};
+
+    lock_acquire(&contexts_lock);
+    list_for_each (node, &contexts) {
+        struct context *context = list_entry(node, struct context, all);
+
+        if (context->device == device)
+            async_raise(&context->events, &event, NULL);
+    }
+    lock_release(&contexts_lock);
+}
+
 void object_after_fork_in_child(void)
 {
     atomic_fetch_add_explicit(&process_generation_counter, 1, memory_order_relaxed);

@@ -57,6 +57,9 @@ void context_keep(struct context *context);
  * leaves that undefined). */
 void context_close(struct context *context);
 
+/* Raises an event of the port in each context of the device. No lock held. */
+void context_raise_port_event(const struct device *device, enum ibv_event_type type);
+
 /* Counts the forks between the first process and this one. */
 extern _Atomic uint32_t process_generation_counter;
 

@@ -72,6 +72,7 @@ struct device {
     uint32_t references;
     bool in_use; /* false: a free slot */
     bool loopback, running;
+    _Atomic bool port_down; /* by an injected fault (engine/paths/port_down.c); read for each packet */
     uint8_t mac[6];
     uint8_t node_guid[8];
     uint32_t gids_valid; /* bit i: gids[i] is an entry */
@@ -173,6 +174,12 @@ static inline bool gid_is_multicast(const uint8_t gid[16])
 static inline bool device_is_loopback(const struct device *device)
 {
     return __atomic_load_n(&device->loopback, __ATOMIC_RELAXED);
+}
+
+/* Has an injected fault taken the port down? Any thread, no lock. */
+static inline bool device_port_is_down(const struct device *device)
+{
+    return atomic_load_explicit(&device->port_down, memory_order_relaxed);
 }
 
 /* Any thread, no lock. */

@@ -135,7 +135,7 @@ int device_query_port(struct device_table *table, const struct device *device, u
         return -EINVAL;
     memset(ret_attributes, 0, sizeof(*ret_attributes));
     lock_acquire(&table->lock);
-    running = device->running;
+    running = device->running && !device_port_is_down(device);
     ret_attributes->active_mtu = active_mtu(device->mtu);
     lock_release(&table->lock);
 

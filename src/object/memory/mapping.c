@@ -422,7 +422,8 @@ static uint32_t open_access(const struct qp *qp)
     if (qp->record->type != IBV_QPT_RC ||
         (state != IBV_QPS_RTS && state != IBV_QPS_SQD &&
          (state != IBV_QPS_RTR || !qp->record->responder.established)) ||
-        !attributes->path.destination_ifindex || !qp->transport.link.reliable)
+        !attributes->path.destination_ifindex || !qp->transport.link.reliable ||
+        device_port_is_down(qp->context->device))
         return 0;
     return access &
            (IBV_ACCESS_REMOTE_WRITE |

@@ -278,7 +278,7 @@ static int assemble(struct qp *qp, uint32_t slot, struct context *context, struc
     atomic_store_explicit(&qp->reset_at, 0, memory_order_relaxed);
     qp->holders = 1;
     qp->order = atomic_fetch_add_explicit(&created, 1, memory_order_relaxed) + 1;
-    qp->injected = false;
+    qp->injected = qp->packets_struck = false;
     qp->pd = pd;
     qp->context = context;
     qp->xrcd = pd ? NULL : xrcd_of(attributes->xrcd);

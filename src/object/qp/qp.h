@@ -91,6 +91,7 @@ struct qp {
     /* An injected fault has changed the work request with this wr_id, and its completion is due. */
     uint64_t injected_wr_id;
     bool injected;
+    bool packets_struck; /* by an injected fault; lock */
     struct ack_account async_events;
     /* For qp_note_times(): the stamp of the last post, and which changes have their stamp already. */
     uint32_t stamp, noted_begun;

@@ -97,7 +97,9 @@ static cold_path void note_fault(struct qp *qp)
     if (fault->ns || fault->cause == FAULT_NONE)
         return;
     fault->injected =
-        qp->injected && (fault->wr_id == qp->injected_wr_id || fault->side == FAULT_OF_RESPONDER);
+        (qp->injected && (fault->wr_id == qp->injected_wr_id || fault->side == FAULT_OF_RESPONDER)) ||
+        ((fault->cause == FAULT_SILENCE || fault->cause == FAULT_PSN) &&
+         (qp->packets_struck || fault->value == PATH_PORT_DOWN));
     if (fault->cause == FAULT_KEY_WITHDRAWN && explained()) {
         key = segment_key_provenance(key_slot(fault->key));
         fault->withdrawn_ns = key->destroying_ns;

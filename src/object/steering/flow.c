@@ -266,7 +266,7 @@ bool flows_deliver(const struct steered *steered)
 
         if (!qp)
             continue;
-        if (!is_own(qp, steered, &fields))
+        if (!is_own(qp, steered, &fields) && !device_port_is_down(qp->context->device))
             raw_deliver(qp, steered, &fields, meeting.receivers[i].tag);
         lock_release(&qp->lock);
     }

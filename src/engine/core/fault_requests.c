@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Faults that `softhca fault` loads and removes while the process runs (published/fault_request.h). */
+#include <errno.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/memory_file.h"
+#include "engine/core/core.h"
+#include "engine/core/faults.h"
+#include "engine/paths/paths.h"
+#include "published/fault_request.h"
+
+/* The file may change at any time: a copy is checked and used. NULL: `why` says what is wrong. */
+static struct fault_request *copy_request(int file, char *why, size_t size)
+{
+    struct fault_request *request;
+    uint64_t length;
+
+    if (file < 0 || memory_file_check(file, &length) != 0 || length < sizeof(*request)) {
+        snprintf(why, size, "the request has no file of faults");
+        return NULL;
+    }
+    request = malloc(sizeof(*request));
+    if (!request || pread(file, request, sizeof(*request), 0) != (ssize_t)sizeof(*request)) {
+        snprintf(why, size, "the request cannot be read");
+        free(request);
+        return NULL;
+    }
+    request->specs[sizeof(request->specs) - 1] = '\0';
+    request->answer[0] = '\0';
+    if (request->version == FAULT_REQUEST_VERSION)
+        return request;
+    snprintf(why, size, "another release of SoftHCA: faults are of version %u here, and %u there",
+             FAULT_REQUEST_VERSION, request->version);
+    free(request);
+    return NULL;
+}
+
+static void count_by_lanes(struct qp *qp, void *argument)
+{
+    unsigned *count = argument;
+
+    lock_acquire(&qp->lock);
+    if (atomic_load_explicit(&qp->record->qpn, memory_order_relaxed) && is_connected(qp->record) &&
+        (qp_state(qp) == IBV_QPS_RTS || qp_state(qp) == IBV_QPS_RTR) && !route_of(qp)->by_network)
+        ++*count;
+    lock_release(&qp->lock);
+}
+
+/* A QP keeps its path, and so does a process: its peers look for it where it was when it started. */
+static void warn_of_lanes(char *answer, size_t size)
+{
+    unsigned count = 0;
+
+    if (!inject_has(INJECT_PACKET) || network_is_forced())
+        return;
+    qp_for_each(count_by_lanes, &count);
+    snprintf(answer, size,
+             "packets of this host go through shared memory in this process, where no fault of packets "
+             "strikes: %u "
+             "of its QPs are connected so; start both ends with SOFTHCA_PATH=wire, or with the fault\n",
+             count);
+}
+
+int faults_requested(int file, char *why, size_t size)
+{
+    struct fault_request *request = copy_request(file, why, size);
+    int result = 0;
+
+    if (!request)
+        return -EINVAL;
+    switch ((enum fault_operation)request->operation) {
+    case FAULTS_LIST:
+        (void)faults_list(request->answer, sizeof(request->answer));
+        break;
+    case FAULTS_ADD:
+        result = faults_add(request->specs, why, size);
+        if (!result)
+            warn_of_lanes(request->answer, sizeof(request->answer));
+        break;
+    case FAULTS_CLEAR:
+        (void)faults_list(request->answer, sizeof(request->answer));
+        faults_clear();
+        break;
+    default:
+        snprintf(why, size, "its release of SoftHCA knows no such operation");
+        result = -EINVAL;
+    }
+    /* Without the answer, what was asked for is done all the same. */
+    if (!result && pwrite(file, request->answer, strlen(request->answer) + 1,
+                          offsetof(struct fault_request, answer)) < 0)
+        log_info("the answer to softhca fault cannot be written: %s", strerror(errno));
+    free(request);
+    return result;
+}

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+#include "local/control.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include "base/log.h"
+#include "base/sys.h"
+#include "local/ptrace_access.h"
+#include "local/start.h"
+
+/* Each takes a descriptor of the program for as long as it lasts. */
+#define CONTROLS_MAX 8u
+
+enum control_state { CONTROL_ASKS, CONTROL_LASTS, CONTROL_ENDS };
+
+struct control {
+    struct event_source socket;
+    struct list node; /* in `controls` */
+    enum control_state state;
+    enum control_subject subject;
+    int file; /* CONTROL_ASKS; -1: none */
+};
+
+static struct list controls = {&controls, &controls};
+static unsigned control_count;
+
+void control_after_fork_in_child(void)
+{
+    /* The descriptors are closed with all others; the rest is leaked, because the parent may have been changing it. */
+    list_init(&controls);
+    control_count = 0;
+}
+
+/* why: "" where nothing is refused. A tool that does not read its answer sees the end of the socket. */
+static void answer(int socket, enum control_subject subject, enum control_result result, const char *why)
+{
+    struct control_answer message = {
+        .magic = SEGMENT_REQUEST_MAGIC,
+        .version = SEGMENT_REQUEST_VERSION,
+        .type = CONTROL_REQUEST_TYPE,
+        .result = result,
+        .subject = subject,
+    };
+
+    snprintf(message.why, sizeof(message.why), "%s", why);
+    (void)sys_send(socket, &message, sizeof(message), MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+/* The segment shows what ptrace(2) would show, and its secret is known to whoever has read it. */
+static bool permits(const struct handshake *handshake, const struct control_request *request)
+{
+    static const uint8_t none[CONTROL_SECRET_BYTES];
+
+    _Static_assert(CONTROL_SECRET_BYTES == LINK_SECRET_BYTES, "the same secret");
+    return (memcmp(request->secret, none, sizeof(none)) != 0 && local.ops->knows_segment &&
+            local.ops->knows_segment(request->secret)) ||
+           ptrace_access_of_peer(handshake->socket.fd);
+}
+
+static void control_free(struct control *control)
+{
+    list_remove(&control->node);
+    control_count--;
+    event_close(&control->socket);
+    fd_close(control->file);
+    free(control);
+}
+
+/* event_source.ready: the tool has closed its end, or says something, which no tool does. control_run() follows. */
+static void socket_ready(struct event_source *source, uint32_t events)
+{
+    container_of(source, struct control, socket)->state = CONTROL_ENDS;
+}
+
+static const char *why_not_now(const struct handshake *handshake, const struct control_request *request)
+{
+    if (!permits(handshake, request))
+        return "softhca is not known there to have ptrace access (user, group, user namespace, capabilities, "
+               "PR_SET_DUMPABLE)";
+    if (control_count == CONTROLS_MAX)
+        return "too many tools are attached to it";
+    return NULL;
+}
+
+void control_receive(struct handshake *handshake, const struct control_request *request, int file)
+{
+    const char *why = why_not_now(handshake, request);
+    struct control *control = why ? NULL : calloc(1, sizeof(*control));
+
+    if (!control) {
+        why = why ? why : "it has no memory";
+        log_info("control request of process %d (uid %u) refused: %s", (int)handshake->peer.pid,
+                 (unsigned)handshake->peer.uid, why);
+        answer(handshake->socket.fd, (enum control_subject)request->subject, CONTROL_REFUSED, why);
+        fd_close(file);
+        handshake_fail(handshake);
+        return;
+    }
+    control->file = file;
+    control->subject = (enum control_subject)request->subject;
+    control->socket = handshake->socket;
+    control->socket.ready = socket_ready;
+    list_push_back(&controls, &control->node);
+    control_count++;
+    (void)event_change(&control->socket, 0); /* until it is decided */
+    event_forget(&handshake->socket);
+    handshake_fail(handshake);
+}
+
+/* A tool that waited in vain has told its user so: this process was stopped meanwhile. */
+static bool is_withdrawn(const struct control *control)
+{
+    char byte;
+
+    return recv(control->socket.fd, &byte, sizeof(byte), MSG_PEEK | MSG_DONTWAIT) >= 0;
+}
+
+static void decide(struct control *control)
+{
+    char why[CONTROL_WHY_MAX] = "its release of SoftHCA knows no such request";
+    int result =
+        local.ops->control ? local.ops->control(control->subject, control->file, why, sizeof(why)) : -ENOSYS;
+
+    if (result < 0) {
+        log_info("control request %u refused: %s", (unsigned)control->subject, why);
+        answer(control->socket.fd, control->subject, CONTROL_REFUSED, why);
+        control_free(control);
+        return;
+    }
+    answer(control->socket.fd, control->subject, result ? CONTROL_ATTACHED : CONTROL_ACCEPTED, "");
+    fd_close(control->file);
+    control->file = -1;
+    control->state = CONTROL_LASTS;
+    if (!result)
+        control_free(control);
+    else if (event_change(&control->socket, EPOLLIN) != 0)
+        control->state = CONTROL_ENDS; /* nobody would see the tool's end */
+}
+
+void control_run(void)
+{
+    if (likely(list_empty(&controls)))
+        return;
+    list_for_each_safe (node, following, &controls) {
+        struct control *control = list_entry(node, struct control, node);
+
+        if (control->state != CONTROL_ASKS)
+            continue;
+        if (is_withdrawn(control))
+            control_free(control);
+        else
+            decide(control);
+    }
+    list_for_each_safe (node, following, &controls) {
+        struct control *control = list_entry(node, struct control, node);
+
+        if (control->state != CONTROL_ENDS)
+            continue;
+        local.ops->control_ended(control->subject);
+        control_free(control);
+    }
+}
