@@ -9,6 +9,7 @@
 #   programs     ibverbs-utils, perftest, rdmacm-utils, qperf, fio, UCX, libfabric, Open MPI, MPICH
 #   conformance  pyverbs, and rdma-core's own tests of that release
 #   providers    its vendors' provider libraries find every symbol in ours
+#   packages     each package that links the libraries has a row in docs/programs.md
 #   served       its programs with the library that Debian 11 built
 # SOFTHCA_ROWS: of what counts its cases, only rows whose name matches this regular expression.
 # Needs root, debootstrap and a mirror; exit status 77 and the reason where one of them is missing. What came out is
@@ -166,6 +167,10 @@ fi
 
 if wanted providers; then
     cases 'provider libraries' inside --net tests/programs/providers.py build/lib
+fi
+
+if wanted packages; then
+    cases 'packages with a row in programs.md' inside --net tests/programs/packages.py
 fi
 
 if wanted served; then
