@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# usage: install-deps.sh GROUP…   (build, demo, check, distro, cross, package, long, bench, guest)
+# usage: install-deps.sh GROUP…   (build, demo, check, distro, cross, emulated, package, long, bench, guest)
 # Installs with apt what is missing of the named groups, through sudo when not root. Touches nothing, and needs no
 # network, when everything is there.
 set -euo pipefail
@@ -13,9 +13,11 @@ check=("${demo[@]}" libcmocka-dev clang clang-format clang-tidy libclang-rt-14-d
        iperf3 curl socat libncurses-dev tmux libjemalloc2 libtcmalloc-minimal4 qemu-system-x86 busybox-static cpio kmod tshark crun gdb sudo)
 # What check-distro.sh needs in the other release: names that every release has.
 distro=("${demo[@]}" clang libcmocka-dev binutils util-linux procps python3-pyverbs rdma-core ibverbs-providers
-        rdmacm-utils qperf fio ucx-utils libfabric-bin openmpi-bin libopenmpi-dev mpich libmpich-dev)
+        rdmacm-utils qperf fio ucx-utils libfabric-bin openmpi-bin libopenmpi-dev mpich libmpich-dev iperf3 curl socat)
 # For another processor (packaging/dist-binary.sh): the libraries are that processor's, which apt has to be told of.
 cross=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross libibverbs-dev:arm64 librdmacm-dev:arm64 libdeflate-dev:arm64)
+# That the tests of it can be built and run as well.
+emulated=(libcmocka-dev:arm64 qemu-user binutils-aarch64-linux-gnu procps iproute2)
 package=(build-essential debhelper dpkg-dev lintian rpm)
 long=(spin debootstrap gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user flex bison openmpi-bin libopenmpi-dev mpich
       libmpich-dev tgt libiscsi-bin libiscsi-dev g++ libgloo-dev librpma-dev ceph-mon ceph-osd ceph-common)
@@ -30,6 +32,7 @@ for group in "$@"; do
     check) wanted+=("${check[@]}") ;;
     distro) wanted+=("${distro[@]}") ;;
     cross) wanted+=("${cross[@]}") ;;
+    emulated) wanted+=("${emulated[@]}") ;;
     package) wanted+=("${package[@]}") ;;
     long) wanted+=("${long[@]}") ;;
     bench) wanted+=("${bench[@]}") ;;

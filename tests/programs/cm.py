@@ -150,6 +150,21 @@ def pair_of_examples(program, address, ps, *options, bind=None):
                 says=(r'^test complete$', r'^return status 0$'), server_says=(r'^data transfers complete$',))
 
 
+def cmtime(address):
+    """Until rdma-core 56 the client names its server, from 59 on both sides name an address of their own and meet at a controller,
+    which is the server here, by TCP."""
+    port = pairs.free_port()
+    usage = subprocess.run(['cmtime', '-h'], capture_output=True, text=True).stdout if shutil.which('cmtime') else ''
+    # The server of rdma-core 56 has room for 100 connections if it is not told, and crashes; it ends by itself.
+    common = ['cmtime', '-c', '1000', '-p', str(port)]
+    if 'controller_address' in usage:
+        common += ['-b', address, '-C', address]
+        return Case('cmtime -c 1000', [*common, '-L'], common, ('tcp socket', port),
+                    says=(r'^cm connect +\d', r'^disconnect +\d'))
+    return Case('cmtime -c 1000', common, [*common, '-s', address], ('tcp', port), persistent=True,
+                says=(r'^(connect +:|cm connect +\d)', r'^disconnect +[:\d]'))
+
+
 def examples(addresses):
     cases = [pair_of_examples('ucmatose', a, 'tcp') for a in addresses]
     cases += [pair_of_examples('ucmatose', addresses[0], 'tcp', *o) for o in
@@ -169,11 +184,7 @@ def examples(addresses):
         cases.append(Case(f'rdma_xclient, rdma_xserver -c {kind}', ['rdma_xserver', '-p', str(port), '-c', kind],
                           ['rdma_xclient', '-s', addresses[0], '-p', str(port), '-c', kind], (port_space, port),
                           says=('^rdma_xclient: end 0$',), server_says=('^rdma_xserver: end 0$',)))
-    port = pairs.free_port()
-    # The server of rdma-core 56 has room for 100 connections if it is not told, and crashes; it ends by itself.
-    cases.append(Case('cmtime -c 1000', ['cmtime', '-c', '1000', '-p', str(port)],
-                      ['cmtime', '-s', addresses[0], '-c', '1000', '-p', str(port)], ('tcp', port), persistent=True,
-                      says=(r'^(connect +:|cm connect +\d)', r'^disconnect +[:\d]')))
+    cases.append(cmtime(addresses[0]))
     return cases
 
 
