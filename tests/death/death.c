@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -102,7 +103,8 @@ static _Noreturn void trace_victim(const struct trial *trial, int other, int tol
     if (trace.pid == 0) {
         struct party_sockets sockets = {.other = other, .heir = -1, .verdict = -1};
 
-        signal(SIGTRAP, passes); /* a mark that comes when it is not traced any more */
+        signal(SIGTRAP, passes);          /* a mark that comes when it is not traced any more */
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* likewise */
         if (read(gate[0], &go, 1) != 1)
             _exit(5);
         close(gate[0]);
@@ -119,6 +121,7 @@ static _Noreturn void trace_victim(const struct trial *trial, int other, int tol
     sigaction(SIGALRM, &(struct sigaction){.sa_handler = rings}, NULL);
     alarm(LIMIT_S - 20);
     outcome.traced = tracer_run(&trace);
+    alarm(0); /* The peer's patience is limited by who hears its verdict. */
     outcome.points = trace.points;
     if (outcome.traced != TRACED_STOPPED)
         outcome.exit_status = trace.exit_status;

@@ -583,7 +583,8 @@ void tracer_release(const struct trace *trace)
             ptrace(PTRACE_SETREGS, threads[i].tid, NULL, &regs);
         }
     }
-    for (unsigned i = 0; i < thread_count; i++)
+    /* The main thread last: when it ends the process, a thread that is still traced waits for us to reap it. */
+    for (unsigned i = thread_count; i-- > 0;)
         if (!threads[i].ended)
             ptrace(PTRACE_DETACH, threads[i].tid, NULL, (void *)(uintptr_t)threads[i].signal);
 }
