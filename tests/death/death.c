@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* usage: death [--every N] [--from K] [--kind program|helper|steps|stop] [--scenario NAME] [--point N]
+/* usage: death [--every N] [--from K] [--kind program|helper|steps|stop] [--scenario NAME] [--point N] [--journal FILE]
  *
  * A trial for each point of each scenario (death.h), or for every Nth, on the path that SOFTHCA_LOCAL and SOFTHCA_PATH
- * choose. Prints TAP: a case for each scenario and kind of points, with the number of points that were died at. */
+ * choose. Prints TAP: a case for each scenario and kind of points, with the number of points that were died at. A sweep
+ * that was interrupted goes on behind what the journal has; the journal is of one path. */
 #include "death.h"
 
 #include <errno.h>
@@ -12,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -102,7 +104,8 @@ static _Noreturn void trace_victim(const struct trial *trial, int other, int tol
     if (trace.pid == 0) {
         struct party_sockets sockets = {.other = other, .heir = -1, .verdict = -1};
 
-        signal(SIGTRAP, passes); /* a mark that comes when it is not traced any more */
+        signal(SIGTRAP, passes);          /* a mark that comes when it is not traced any more */
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* likewise */
         if (read(gate[0], &go, 1) != 1)
             _exit(5);
         close(gate[0]);
@@ -119,6 +122,7 @@ static _Noreturn void trace_victim(const struct trial *trial, int other, int tol
     sigaction(SIGALRM, &(struct sigaction){.sa_handler = rings}, NULL);
     alarm(LIMIT_S - 20);
     outcome.traced = tracer_run(&trace);
+    alarm(0); /* The peer's patience is limited by who hears its verdict. */
     outcome.points = trace.points;
     if (outcome.traced != TRACED_STOPPED)
         outcome.exit_status = trace.exit_status;
@@ -280,6 +284,13 @@ static void try_point(struct trial *trial)
 struct options {
     unsigned every, from, point;
     int kind, scenario;
+    const char *journal;
+};
+
+/* What the journal has of a scenario and kind. */
+struct done {
+    unsigned died, failures, next; /* the point to go on with */
+    bool whole;
 };
 
 static int find(const char *const *names, unsigned count, const char *name)
@@ -304,6 +315,8 @@ static struct options read_options(int argc, char **argv)
             options.from = (unsigned)atoi(value);
         else if (!strcmp(argv[i], "--point"))
             options.point = (unsigned)atoi(value);
+        else if (!strcmp(argv[i], "--journal"))
+            options.journal = value;
         else if (!strcmp(argv[i], "--kind"))
             options.kind = find(kind_names, POINT_KINDS + 1, value);
         else if (!strcmp(argv[i], "--scenario"))
@@ -331,36 +344,82 @@ static bool make_reference(enum scenario scenario)
     return true;
 }
 
+/* Of the points that end with the peer's patience, a sample. */
+static unsigned every_of(unsigned kind)
+{
+    return kind == KIND_STOP ? 8 : 1;
+}
+
+static struct done read_journal(const struct options *options, enum scenario scenario, unsigned kind)
+{
+    struct done done = {.next = options->from};
+    FILE *const file = options->journal ? fopen(options->journal, "re") : NULL;
+    char line[600], scenario_name[16], kind_name[16], what[16];
+    unsigned point;
+
+    while (file && fgets(line, sizeof(line), file)) {
+        if (sscanf(line, "%15s %15s %u %15s", scenario_name, kind_name, &point, what) != 4 ||
+            strcmp(scenario_name, scenario_names[scenario]) || strcmp(kind_name, kind_names[kind]))
+            continue;
+        if (!strcmp(what, "end")) {
+            done.whole = true;
+            continue;
+        }
+        done.died++;
+        done.failures += !strcmp(what, "failed");
+        done.next = point + options->every * every_of(kind);
+    }
+    if (file)
+        fclose(file);
+    return done;
+}
+
+static void write_journal(const struct options *options, const struct trial *trial, const char *what)
+{
+    FILE *const file = options->journal ? fopen(options->journal, "ae") : NULL;
+
+    if (!file)
+        return;
+    fprintf(file, "%s %s %u %s%s%s%s%s\n", scenario_names[trial->scenario], kind_names[trial->kind],
+            trial->point, what, trial->outcome.place[0] ? " " : "", trial->outcome.place,
+            trial->why[0] ? ": " : "", trial->why);
+    fclose(file);
+}
+
 /* True: all points went well. The first that did not is told again in `ret_first`, for whoever reads what is behind the
  * result. */
 static bool sweep(const struct options *options, enum scenario scenario, unsigned kind, unsigned *ret_died,
                   char ret_first[static 600])
 {
-    const unsigned every = options->every * (kind == KIND_STOP ? 8 : 1);
-    unsigned failures = 0;
+    const unsigned every = options->every * every_of(kind);
+    struct done done = read_journal(options, scenario, kind);
 
-    *ret_died = 0;
+    *ret_died = done.died;
     ret_first[0] = '\0';
-    for (unsigned point = options->point ? options->point : options->from;; point += every) {
+    for (unsigned point = options->point ? options->point : done.next; !done.whole; point += every) {
         struct trial trial = {.scenario = scenario, .kind = kind, .point = point};
 
         try_point(&trial);
         if (trial.why[0]) {
             printf("# point %u (%s): %s\n", point, trial.outcome.place, trial.why);
             fflush(stdout);
-            if (!failures)
+            write_journal(options, &trial, "failed");
+            if (!ret_first[0])
                 snprintf(ret_first, 600, "point %u (%s): %s", point, trial.outcome.place, trial.why);
-            if (++failures >= 20)
+            if (++done.failures >= 20)
                 break;
         } else if (trial.outcome.traced == TRACED_ENDED) {
             printf("# %u points in all\n", trial.outcome.points);
+            write_journal(options, &trial, "end");
             break;
+        } else {
+            write_journal(options, &trial, "died");
         }
         ++*ret_died;
         if (options->point)
             break;
     }
-    return !failures;
+    return !done.failures;
 }
 
 int main(int argc, char **argv)

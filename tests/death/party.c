@@ -294,6 +294,8 @@ static void play_peer(struct party *party, enum scenario scenario, int other)
                 ;
         }
         judge_end(party);
+    } else {
+        MUST(!party->patient, "no connection to the heir: %s", party->unconnected);
     }
     if (is_cm(scenario) && party->connected && !party->lying && !party->patient) {
         struct rdma_cm_event *event = NULL;

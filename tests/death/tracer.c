@@ -457,6 +457,33 @@ void tracer_attach(const struct trace *trace)
     thread_of(trace->pid, trace->pid);
 }
 
+static bool is_known(pid_t tid)
+{
+    for (unsigned i = 0; i < thread_count; i++)
+        if (threads[i].tid == tid)
+            return true;
+    return false;
+}
+
+/* Of threads that the victim has just created: each is traced, and stops before its first instruction. */
+static void await_new_threads(struct trace *trace)
+{
+    char name[32];
+    DIR *tasks;
+
+    snprintf(name, sizeof(name), "/proc/%d/task", trace->pid);
+    tasks = opendir(name);
+    for (const struct dirent *entry; tasks && (entry = readdir(tasks));) {
+        const pid_t tid = atoi(entry->d_name);
+        int status;
+
+        if (tid > 0 && !is_known(tid) && waitpid(tid, &status, __WALL) == tid)
+            take_event(trace, tid, status);
+    }
+    if (tasks)
+        closedir(tasks);
+}
+
 /* All threads stop where they are. */
 static void stop_all(struct trace *trace)
 {
@@ -474,6 +501,7 @@ static void stop_all(struct trace *trace)
             take_event(trace, tid, status);
         }
     }
+    await_new_threads(trace);
 }
 
 static bool all_ended(const struct trace *trace)
@@ -588,7 +616,8 @@ void tracer_release(const struct trace *trace)
             ptrace(PTRACE_SETREGS, threads[i].tid, NULL, &regs);
         }
     }
-    for (unsigned i = 0; i < thread_count; i++)
+    /* The main thread last: when it ends the process, a thread that is still traced waits for us to reap it. */
+    for (unsigned i = thread_count; i-- > 0;)
         if (!threads[i].ended)
             ptrace(PTRACE_DETACH, threads[i].tid, NULL, (void *)(uintptr_t)threads[i].signal);
 }
@@ -598,9 +627,7 @@ void tracer_kill(const struct trace *trace)
     int status;
 
     kill(trace->pid, SIGKILL);
-    for (unsigned i = 0; i < thread_count; i++)
-        if (threads[i].tid != trace->pid && !threads[i].ended)
-            waitpid(threads[i].tid, &status, __WALL);
-    while (waitpid(trace->pid, &status, __WALL) == trace->pid && !WIFSIGNALED(status) && !WIFEXITED(status))
+    /* Also threads that are not known yet: while one is not reaped, the process has not ended. */
+    while (waitpid(-1, &status, __WALL) > 0 || errno == EINTR)
         ;
 }

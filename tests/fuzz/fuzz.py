@@ -15,7 +15,7 @@ TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))
 TARGETS = {'codec': 512, 'cm_mad': 320, 'responder': 1024, 'sender': 1024, 'cm': 512, 'ring': 256, 'explain': 256,
            'steering': 256, 'remote_open': 256, 'control_message': 256, 'udp_receive': 512, 'peer_segment': 512, 'share': 512,
            'symbols': 1024, 'tagged': 512, 'delegate': 512, 'rsocket': 128, 'cma_header': 128, 'handshake': 512, 'port': 512,
-           'port_owner': 512, 'gsi': 512}
+           'port_owner': 512, 'gsi': 512, 'relay': 512}
 
 
 def build(folder):

@@ -7,24 +7,12 @@
  * and number; none of a link that is down or of a domain that is closed; what it took is given back.
  *
  * Input: steps. A step begins with a byte that selects it. */
-#include <fcntl.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include "base/rundown.h"
 #include "fuzz.h"
 #include "input.h"
-#include "object/device/context.h"
-#include "object/device/device.h"
-#include "object/memory/share.h"
-#include "object/ports.h"
-#include "object/qp/qp.h"
 #include "object/xrc/delegate.h"
-#include "object/xrc/xrc.h"
-#include "object/xrc/xrc_domain.h"
 #include "wire/opcode.h"
+#include "xrc_process.h"
 
 #define LINKS   3u
 #define QPNS    4u
@@ -32,12 +20,7 @@
 #define MTU_MAX 8192u
 
 static struct input input;
-static struct context *context;
-static struct xrcd *xrcd;
-static struct ibv_xrcd_init_attr domain = {.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS,
-                                           .oflags = O_CREAT};
-static uint64_t device, inode; /* of the domain's file */
-static char links[LINKS];      /* their addresses */
+static char links[LINKS]; /* their addresses */
 static bool exists[LINKS][QPNS];
 
 static struct link *link_at(unsigned number)
@@ -52,33 +35,6 @@ static uid_t uid_of(unsigned link)
 
 /* --- the engine's part ------------------------------------------------------------------------------------------------ */
 
-static void ignore(struct qp *qp)
-{
-}
-
-static void prepare(struct qp *qp, const struct ibv_qp_attr *attributes, int mask)
-{
-}
-
-static void take_arrived(uint32_t qpn, uint32_t dest_qpn, bool by_lane, bool by_network)
-{
-}
-
-static void unlock(struct qp *qp, bool more)
-{
-    lock_release(&qp->lock);
-}
-
-static int allocate_number(uint32_t *ret_qpn)
-{
-    *ret_qpn = 0x4000;
-    return 0;
-}
-
-static void release_number(uint32_t qpn)
-{
-}
-
 static unsigned answers;
 
 static int send_packet(struct transport_qp *transport, const struct packet *packet,
@@ -89,63 +45,13 @@ static int send_packet(struct transport_qp *transport, const struct packet *pack
     return input_8(&input) % 8 == 7 ? -EAGAIN : 0;
 }
 
-static void send_notice(struct transport_qp *transport, const struct packet *packet)
-{
-}
-
-static ns_t now(struct transport_qp *transport)
-{
-    return 1;
-}
-
-static void set_timer(struct transport_qp *transport, ns_t deadline)
-{
-}
-
-static bool settle(enum object_kind kind, uint32_t slot, enum settle how)
-{
-    return false;
-}
-
-static void open_domain(void)
-{
-    require(xrcd_open(context, &domain, &xrcd) == 0);
-}
-
 static void set_up(void)
 {
-    static const struct qp_ports ports = {
-        .init_private = ignore,
-        .transport = {.now = now, .set_timer = set_timer, .send = send_packet, .send_notice = send_notice},
-        .prepare = prepare,
-        .flush_before_end = ignore,
-        .take_arrived = take_arrived,
-        .connect = ignore,
-        .disconnect = ignore,
-        .unlock = unlock,
-        .end_relay = ignore,
-        .forget = ignore,
-        .allocate_number = allocate_number,
-        .release_number = release_number,
-    };
-    static const struct object_ports object = {.settle = settle};
-    static const struct netdev netdevs[] = {{.ifindex = 7, .mtu = 1500, .name = "eth0", .running = true}};
-    struct netdev_address address = {
-        .gid = {[10] = 0xff, 0xff, 192, 0, 2, 1}, .ifindex = 7, .prefix_length = 128};
-    const struct netdev_snapshot snapshot = {
-        .netdevs = netdevs, .netdev_count = 1, .addresses = &address, .address_count = 1};
-    struct device_change changes[DEVICE_CHANGES_MAX];
+    static struct qp_ports ports;
 
-    object_ports = &object;
-    qp_ports_install(&ports);
-    device_table_init(&host_devices, &(struct device_options){0});
-    require(device_table_apply(&host_devices, &snapshot, changes) >= 0);
-    require(context_open(&host_devices.devices[0], &context) == 0);
-    domain.fd = memfd_create("domain", MFD_CLOEXEC);
-    require(domain.fd >= 0 && fchmod(domain.fd, 0600) == 0);
-    open_domain();
-    device = xrcd->domain->device;
-    inode = xrcd->domain->inode;
+    ports = idle_engine;
+    ports.transport.send = send_packet;
+    open_process(&ports);
 }
 
 /* --- checks ------------------------------------------------------------------------------------------------------------- */
@@ -225,6 +131,7 @@ static void send_request(unsigned link, uint32_t qpn)
     uint8_t choice = input_8(&input);
     struct packet packet = {.opcode = SERVICE_XRC | opcodes[choice % array_size(opcodes)],
                             .flags = PACKET_ACK_REQUEST,
+                            .pkey = 0xffff,
                             .dest_qpn = 9,
                             .src_qpn = qpn,
                             .psn = psn_make(5u + choice / 16),

@@ -68,6 +68,13 @@ static void obey(int connection, const void *argument)
         case SAY_TERMS:
             speaker_say_terms(speaker, order.number, order.device, order.inode);
             break;
+        case SAY_TERMS_OF_BLOCK:
+            for (uint32_t i = 0; i < BLOCK_QPNS; i++)
+                speaker_say_terms(speaker, order.number * BLOCK_QPNS + i, order.device, order.inode);
+            break;
+        case QUERY:
+            speaker_query(speaker, order.number, QUERIES);
+            break;
         case SAY:
             order.packet.reference = &order.reference;
             speaker_say(speaker, order.number, &order.packet, order.payload);

@@ -21,7 +21,8 @@ enum {
     GRH = 40,
     ATTACKERS = 8,
     OTHER_USER = 61013,
-    CROWD_SIZE = 800
+    CROWD_SIZE = 800,
+    QUERIES = 60000
 };
 
 enum order_kind {
@@ -32,6 +33,8 @@ enum order_kind {
     HANG_UP,
     SAY,
     SAY_TERMS,
+    SAY_TERMS_OF_BLOCK, /* for each QP number of that block */
+    QUERY,              /* QUERIES of them, about the QP number; their replies are not read */
     SEND_BY_NETWORK,
     HEAR,
     ACCEPT_AND_ACK,

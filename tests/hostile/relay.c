@@ -12,11 +12,13 @@
 #include "../behaviour/xrc_scene.h"
 #include "wire/opcode.h"
 
+/* For all QPs that a process executes requests for; 16 blocks of QP numbers. */
+enum { DELEGATES_MAX = 4096 };
 enum { NAK_REMOTE_ACCESS = 0x62, EPOCHS = 4, PSNS = 4, LENGTH = 64 };
 
 static struct attacker attack_holder(const struct holder *holder)
 {
-    const struct end victim = {.qp_num = holder->qpn};
+    const struct end victim = {.qp_num = holder->srqn};
 
     return attack_by_link(&victim);
 }
@@ -136,11 +138,94 @@ static void a_domain_admits_whoever_may_open_its_file(void **state)
     ask_for_a_receive(0666);
 }
 
+/* The holders of a domain that everybody may open are two users, and neither is the attacker. */
+static void open_public_scene(struct scene *scene)
+{
+    static const uid_t users[HOLDERS] = {VICTIM_USER, OTHER_USER};
+    struct end_attr attr = attr_of(IBV_QPT_RC);
+
+    need_root();
+    attr.size = 1 << 21;
+    open_scene_as(scene, &attr, users, 0666);
+}
+
+/* Terms for as many QPs of his as the process executes requests for; the domain is everybody's. */
+static void a_user_cannot_have_all_delegates(void **state)
+{
+    struct order terms = {.kind = SAY_TERMS_OF_BLOCK, .number = 0x4711};
+    struct attacker attacker;
+    struct scene scene;
+    struct stat file;
+
+    open_public_scene(&scene);
+    CHECK(fstat(scene.fd, &file) == 0, "fstat: %s", strerror(errno));
+    attacker = attack_holder(&scene.holder[SECOND]);
+    terms.device = file.st_dev;
+    terms.inode = file.st_ino;
+    for (unsigned taken = 0; taken < DELEGATES_MAX / BLOCK_QPNS + 1; terms.number++) {
+        if (!tell(&attacker, TAKE, terms.number).done)
+            continue;
+        give(&attacker, &terms);
+        (void)answer_of(&attacker);
+        taken++;
+    }
+    {
+        const struct end victim = {.qp_num = scene.holder[SECOND].srqn};
+
+        await_reading(&attacker, &victim, &victim);
+    }
+    check_message(&scene, &scene.holder[SECOND], 1, LENGTH);
+    attacker_end(&attacker);
+    close_scene(&scene);
+}
+
+struct handle {
+    struct ibv_xrcd *xrcd;
+    struct ibv_qp *qp;
+    uint32_t qpn;
+    int error;
+};
+
+static void open_qp_here(struct end *end, void *arg)
+{
+    struct handle *handle = arg;
+    struct ibv_qp_open_attr attr = {.comp_mask =
+                                        IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE,
+                                    .qp_num = handle->qpn,
+                                    .xrcd = handle->xrcd,
+                                    .qp_type = IBV_QPT_XRC_RECV};
+
+    handle->qp = ibv_open_qp(end->context, &attr);
+    handle->error = handle->qp ? 0 : errno;
+    if (handle->qp)
+        CHECK_ZERO(ibv_destroy_qp(handle->qp));
+}
+
+/* Requests whose replies he does not read: they wait in the process with the QP. */
+static void a_user_cannot_keep_others_from_opening_a_qp(void **state)
+{
+    struct handle handle = {0};
+    struct attacker attacker;
+    struct scene scene;
+
+    open_public_scene(&scene);
+    attacker = attack_holder(&scene.holder[FIRST]);
+    (void)tell(&attacker, QUERY, scene.holder[FIRST].qpn);
+    handle.xrcd = scene.holder[SECOND].xrcd;
+    handle.qpn = scene.holder[FIRST].qpn;
+    AT(&scene.holder[SECOND].end, open_qp_here, &handle);
+    CHECK(!handle.error, "ibv_open_qp: %s", strerror(handle.error));
+    attacker_end(&attacker);
+    close_scene(&scene);
+}
+
 int main(int argc, char **argv)
 {
     static const struct test tests[] = {
         TEST_WITH(only_the_process_with_the_srq_answers, .fars = HOLDERS),
         TEST_WITH(a_domain_admits_whoever_may_open_its_file, .fars = HOLDERS),
+        TEST_WITH(a_user_cannot_have_all_delegates, .fars = HOLDERS),
+        TEST_WITH(a_user_cannot_keep_others_from_opening_a_qp, .fars = HOLDERS),
     };
 
     enter_own_host();

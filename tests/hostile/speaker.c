@@ -14,6 +14,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "engine/xrc/remote_open.h"
 #include "local/handshake_message.h"
 #include "local/layout.h"
 #include "local/notify.h"
@@ -22,7 +23,7 @@
 #include "wire/codec.h"
 #include "wire/icrc.h"
 
-enum { BLOCK_QPNS = 256, BACKLOG_OF_ATTACKER = 64, SLICE_MS = 5 };
+enum { BLOCK_QPNS = 256, BACKLOG_OF_ATTACKER = 64, SLICE_MS = 5, FULL_MS = 2000 };
 
 struct speaker {
     int socket;
@@ -188,7 +189,10 @@ void speaker_say(struct speaker *speaker, uint32_t lane_qpn, const struct packet
     struct ring_writer *writer = &speaker->writer[lane_qpn % LOCAL_LANES];
     const char doorbell = LINK_RINGS;
 
-    (void)ring_write(writer, packet, &gather, packet->payload_length ? 1 : 0);
+    for (int waited = 0;
+         ring_write(writer, packet, &gather, packet->payload_length ? 1 : 0) == -EAGAIN && waited < FULL_MS;
+         waited++)
+        poll(NULL, 0, 1);
     atomic_store(&writer->control->reader_sleeps, READER_POLLS);
     (void)!send(speaker->socket, &doorbell, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
@@ -208,6 +212,21 @@ void speaker_say_terms(struct speaker *speaker, uint32_t src_qpn, uint64_t devic
                                   .payload_length = sizeof(terms)};
 
     speaker_say(speaker, src_qpn, &packet, &terms);
+}
+
+void speaker_query(struct speaker *speaker, uint32_t qpn, unsigned int count)
+{
+    const struct remote_open_message message = {
+        .kind = QP_REQUEST_QUERY, .name = 1, .qpn = qpn, .mask = IBV_QP_STATE};
+    const struct packet packet = {.opcode = SERVICE_XRC | OP_SEND_ONLY,
+                                  .flags = PACKET_REMOTE_OPEN,
+                                  .pkey = 0xffff,
+                                  .src_qpn = qpn,
+                                  .dest_qpn = qpn,
+                                  .payload_length = sizeof(message)};
+
+    for (unsigned int i = 0; i < count; i++)
+        speaker_say(speaker, qpn, &packet, &message);
 }
 
 bool speaker_hear(struct speaker *speaker, struct packet *ret_packet, void *ret_payload, int timeout_ms)

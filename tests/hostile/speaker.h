@@ -22,11 +22,13 @@ struct speaker *speaker_accept(int listener, int timeout_ms);
 unsigned int speaker_crowd(uint32_t qpn, unsigned int count);
 /* Ends the link. The process that accepts one next says that it is another one. */
 void speaker_hang_up(struct speaker *speaker);
-/* Writes a packet into the ring of that QP number, and rings. */
+/* Writes a packet into the ring of that QP number, and rings. Where the ring is full it waits, but not for ever. */
 void speaker_say(struct speaker *speaker, uint32_t lane_qpn, const struct packet *packet,
                  const void *payload);
 /* Says on behalf of which QP requests for SRQs of the peer follow, whose XRC domain is that file. */
 void speaker_say_terms(struct speaker *speaker, uint32_t src_qpn, uint64_t device, uint64_t inode);
+/* Asks so often for the state of a QP of the peer that nobody has opened (ibv_query_qp() of a handle). */
+void speaker_query(struct speaker *speaker, uint32_t qpn, unsigned int count);
 /* The next packet from the peer, in whatever ring; false: none within that time. *ret_payload has room for
  * SPEAKER_PAYLOAD bytes. */
 bool speaker_hear(struct speaker *speaker, struct packet *ret_packet, void *ret_payload, int timeout_ms);

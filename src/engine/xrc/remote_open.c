@@ -15,10 +15,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/budget.h"
 #include "base/log.h"
 #include "base/rundown.h"
 #include "base/sys.h"
 #include "base/thread.h"
+#include "base/user.h"
 #include "engine/core/core.h"
 #include "object/device/device.h"
 #include "object/xrc/xrc.h"
@@ -27,12 +29,15 @@
 
 /* How long a client waits for a reply: the owner may be a stopped process. */
 #define REPLY_LIMIT (30 * NS_PER_S)
-/* Messages that wait, of all peers together. Further ones are dropped: a peer may send requests and read no replies. */
+/* Messages that wait: with processes of our own user, and with those of all others together (base/budget.h). Further ones
+ * are dropped: a peer may send requests and read no replies. */
 #define WAITING_MAX 16384u
 
 /* A message that waits: in lane_state.remote_opens to be sent, or in `work` to be served. */
 struct waiting {
     struct list node;
+    bool is_charged; /* to the budget of that user */
+    uid_t charged_to;
     struct qp_asker asker; /* in `work`: the requester */
     struct remote_open_message message;
 };
@@ -56,32 +61,52 @@ static uint64_t last_number;
 
 static struct lock work_lock = LOCK_INIT; /* a leaf */
 static struct list work = {&work, &work};
-static bool works;              /* the thread serve_all() runs; under work_lock */
-static _Atomic uint32_t wanted; /* futex of that thread: incremented after each push to `work` */
-static _Atomic uint32_t waiting_count;
+static bool works;                     /* the thread serve_all() runs; under work_lock */
+static _Atomic uint32_t wanted;        /* futex of that thread: incremented after each push to `work` */
+static _Atomic uint32_t waiting_count; /* with processes of our own user */
+
+static struct budget messages_of_others =
+    BUDGET_INIT(messages_of_others, "messages about QPs that it has opened with ibv_open_qp()",
+                "its processes do not read what they are sent");
+static _Atomic bool told_of_loss;
 
 /* --- sending -------------------------------------------------------------------------------------------- */
 
-static struct waiting *waiting_new(const struct remote_open_message *message)
+static bool may_wait(void)
 {
-    struct waiting *waiting = NULL;
-
     if (atomic_fetch_add_explicit(&waiting_count, 1, memory_order_relaxed) < WAITING_MAX)
-        waiting = malloc(sizeof(*waiting));
-    if (!waiting) {
-        atomic_fetch_sub_explicit(&waiting_count, 1, memory_order_relaxed);
-        log_error("ibv_open_qp: a message to another process about shared QP 0x%06x was dropped (limit of %u "
-                  "pending reached, or out of memory)",
-                  message->qpn, WAITING_MAX);
-        return NULL;
+        return true;
+    atomic_fetch_sub_explicit(&waiting_count, 1, memory_order_relaxed);
+    if (!atomic_exchange_explicit(&told_of_loss, true, memory_order_relaxed))
+        log_error(
+            "ibv_open_qp: a message to or from another process of this user was dropped: %u wait. Further "
+            "ones are not reported",
+            WAITING_MAX);
+    return false;
+}
+
+/* A message to or from a process of that user. NULL: too many wait, or memory is short. */
+static struct waiting *waiting_new(const struct remote_open_message *message, uid_t uid)
+{
+    bool is_charged = !user_is_own(uid);
+    struct waiting *waiting = malloc(sizeof(*waiting));
+
+    if (waiting && (is_charged ? budget_take(&messages_of_others, uid, 1, WAITING_MAX) : may_wait())) {
+        waiting->is_charged = is_charged;
+        waiting->charged_to = uid;
+        waiting->message = *message;
+        return waiting;
     }
-    waiting->message = *message;
-    return waiting;
+    free(waiting);
+    return NULL;
 }
 
 static void waiting_free(struct waiting *waiting)
 {
-    atomic_fetch_sub_explicit(&waiting_count, 1, memory_order_relaxed);
+    if (waiting->is_charged)
+        budget_return(&messages_of_others, waiting->charged_to, 1);
+    else
+        atomic_fetch_sub_explicit(&waiting_count, 1, memory_order_relaxed);
     free(waiting);
 }
 
@@ -130,19 +155,19 @@ void remote_open_lane_down(struct lane_state *state)
         waiting_free(list_entry(node, struct waiting, node));
 }
 
-/* Locks other than leaves may be held. false: the link is down, or memory is short. */
+/* Locks other than leaves may be held. false: the link is down, too many messages wait, or memory is short. */
 static bool send_message(uint64_t serial, const struct remote_open_message *message)
 {
-    struct waiting *waiting = waiting_new(message);
+    struct waiting *waiting = NULL;
     struct lane_state *state;
     struct link *link;
     struct lane *lane;
 
-    if (!waiting)
-        return false;
     rundown_enter();
     link = local_link_of_serial(serial);
-    if (link) {
+    if (link)
+        waiting = waiting_new(message, link_peer_uid(link));
+    if (waiting) {
         lane = link_lane(link, message->qpn);
         state = lane_state(lane);
         lock_acquire(&state->lock);
@@ -151,9 +176,7 @@ static bool send_message(uint64_t serial, const struct remote_open_message *mess
         remote_open_lane_writable(lane, state);
     }
     rundown_exit();
-    if (!link)
-        waiting_free(waiting);
-    return link != NULL;
+    return waiting != NULL;
 }
 
 /* --- client: requests ----------------------------------------------------------------------------------- */
@@ -485,7 +508,7 @@ static void *serve_all(void *argument)
 
 static void queue_work(struct link *link, const struct remote_open_message *message)
 {
-    struct waiting *waiting = waiting_new(message);
+    struct waiting *waiting = waiting_new(message, link_peer_uid(link));
     int error = 0;
 
     if (!waiting)
@@ -572,4 +595,5 @@ void remote_open_after_fork_in_child(void)
     list_init(&work);
     works = false;
     atomic_store_explicit(&waiting_count, 0, memory_order_relaxed);
+    budget_after_fork_in_child(&messages_of_others);
 }

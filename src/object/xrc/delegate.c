@@ -7,7 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/budget.h"
 #include "base/rundown.h"
+#include "base/user.h"
 #include "object/device/device.h"
 #include "object/ports.h"
 #include "object/qp/qp_internal.h"
@@ -15,19 +17,26 @@
 #include "rules/limits.h"
 #include "segment/port.h"
 
-#define BUCKETS       64u
-#define DELEGATES_MAX 4096u /* for all processes together: each takes a slot of the table of QPs */
+#define BUCKETS 64u
+/* For processes of our own user, and for those of all others together (base/budget.h): each takes a slot of the table of
+ * QPs. */
+#define DELEGATES_MAX 4096u
 #define MTU_MAX       8192u
+
+static struct budget delegates_of_others =
+    BUDGET_INIT(delegates_of_others, "QPs that XRC requests are executed for",
+                "its processes have to destroy XRC_RECV QPs that they do not use");
 
 static struct lock table_lock = LOCK_INIT; /* guards the table and the count; a leaf */
 static struct list table[BUCKETS];
-static uint32_t delegate_count;
+static uint32_t own_count; /* for processes of our own user */
 
 void delegates_after_fork_in_child(void)
 {
     lock_init(&table_lock);
     memset(table, 0, sizeof(table));
-    delegate_count = 0;
+    own_count = 0;
+    budget_after_fork_in_child(&delegates_of_others);
 }
 
 /* table_lock held. */
@@ -70,14 +79,19 @@ struct qp *delegate_lock(const struct link *origin, uint32_t qpn)
     return NULL;
 }
 
-static bool enter(struct qp *qp)
+/* QP lock held. False: there are too many. */
+static bool enter(struct qp *qp, uid_t uid)
 {
     bool entered;
 
+    qp->is_charged = !user_is_own(uid);
+    qp->charged_to = uid;
+    if (qp->is_charged && !budget_take(&delegates_of_others, uid, 1, DELEGATES_MAX))
+        return false;
     lock_acquire(&table_lock);
-    entered = delegate_count < DELEGATES_MAX;
+    entered = qp->is_charged || own_count < DELEGATES_MAX;
     if (entered) {
-        delegate_count++;
+        own_count += !qp->is_charged;
         list_push_back(bucket_of(qp->ibv.qp_num), &qp->by_origin);
     }
     lock_release(&table_lock);
@@ -93,9 +107,11 @@ static bool take_out(struct qp *qp)
     taken = list_linked(&qp->by_origin);
     if (taken) {
         list_remove(&qp->by_origin);
-        delegate_count--;
+        own_count -= !qp->is_charged;
     }
     lock_release(&table_lock);
+    if (taken && qp->is_charged)
+        budget_return(&delegates_of_others, qp->charged_to, 1);
     return taken;
 }
 
@@ -169,11 +185,10 @@ static bool make(struct link *origin, uid_t uid, uint32_t qpn, const struct dele
     first.resumes = false;
     lock_acquire(&qp->lock);
     made = xrc_adopt(qp, delegate_end, terms->device, terms->inode, uid);
-    if (made && assemble(qp, slot, origin, qpn, &first) != 0) {
+    if (made && (assemble(qp, slot, origin, qpn, &first) != 0 || !enter(qp, uid))) {
         free_parts(qp);
         made = false;
     }
-    made = made && enter(qp);
     if (made) {
         qp_set_state(qp, IBV_QPS_RTS);
         atomic_store_explicit(&qp->record->qpn, qpn, memory_order_release);
