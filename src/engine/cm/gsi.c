@@ -13,6 +13,7 @@
 #include "base/user.h"
 #include "engine/cm/agent_events.h"
 #include "engine/cm/services.h"
+#include "engine/core/capture.h"
 #include "engine/core/core.h"
 #include "engine/paths/paths.h"
 #include "object/device/device.h"
@@ -472,6 +473,8 @@ static bool send_mad(struct outgoing *outgoing)
 {
     bool is_here = device_table_is_local(&host_devices, outgoing->to.remote_gid, &outgoing->ifindex);
 
+    if (capture_is_attached() && !outgoing->from_network && !outgoing->lookups)
+        capture_mad_sent(&outgoing->to, outgoing->mad);
     if (outgoing->from_network || (is_here && !network_is_forced())) {
         send_on_host(outgoing);
         return false;
@@ -565,6 +568,8 @@ void gsi_receive(struct lane *lane, const struct packet *packet)
                  (int)link_peer_pid(link));
         return;
     }
+    if (capture_is_attached())
+        capture_mad_arrived(packet, mad, is_local(packet->grh.source));
     memcpy(from.local_gid, packet->grh.destination, 16);
     memcpy(from.remote_gid, packet->grh.source, 16);
     cm_agent_receive(&from, mad);

@@ -3,10 +3,13 @@
 
 #include <errno.h>
 
+#include "engine/core/capture.h"
+
 int control_decide(enum control_subject subject, int file, char *why, size_t size)
 {
     switch (subject) {
     case CONTROL_CAPTURE:
+        return capture_attach(file, why, size);
     case CONTROL_FAULTS:
         break;
     }
@@ -17,6 +20,8 @@ void control_end(enum control_subject subject)
 {
     switch (subject) {
     case CONTROL_CAPTURE:
+        capture_detach();
+        return;
     case CONTROL_FAULTS: /* do not last */
         break;
     }

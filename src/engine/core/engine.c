@@ -11,6 +11,7 @@
 #include "base/rundown.h"
 #include "engine/cm/agent_events.h"
 #include "engine/cm/gsi.h"
+#include "engine/core/capture.h"
 #include "engine/core/core.h"
 #include "engine/core/explainer.h"
 #include "engine/core/faults.h"
@@ -73,6 +74,7 @@ static void after_fork_in_child(void)
     raw_after_fork_in_child();
     explainer_after_fork_in_child();
     faults_after_fork_in_child();
+    capture_after_fork_in_child();
     hangs_after_fork_in_child();
     gsi_after_fork_in_child();
     notices_after_fork_in_child();
@@ -127,6 +129,8 @@ static int start_locked(void)
         log_error("cannot start communication with other processes of this host: %s", strerror(-error));
     network_start();
     choose_mapped();
+    if (!error)
+        capture_start();
     return error;
 }
 

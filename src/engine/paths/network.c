@@ -188,12 +188,15 @@ static cold_path int send_with_faults(struct qp *qp, const struct packet *packet
 
     switch (packet_fault(qp, packet)) {
     case PACKET_LOST:
+        route_of(qp)->fate = CAPTURE_LOST;
         note_sent(qp, packet);
         return 0;
     case PACKET_TWICE:
+        route_of(qp)->fate = CAPTURE_TWICE;
         (void)send_packet(qp, packet, gather, gather_count, to);
         break;
     case PACKET_BROKEN:
+        route_of(qp)->fate = CAPTURE_BROKEN;
         broken = *packet;
         broken.flags |= PACKET_BAD_ICRC;
         return send_packet(qp, &broken, gather, gather_count, to);
@@ -373,6 +376,8 @@ static void on_packet(struct packet *packet, const struct udp_arrival *arrival)
     if (unlikely(gid_is_multicast(packet->grh.destination))) {
         unlock_qp();
         packet->dest_ifindex = arrival->ifindex;
+        if (capture_is_attached() && packet->dest_qpn == PSN_MASK && !is_from_this_host(packet))
+            capture_group_arrived(packet, is_own_address(packet->grh.source));
         if (packet->dest_qpn == PSN_MASK && !is_from_this_host(packet) &&
             !multicast_deliver(packet->grh.destination, receive_multicast, packet))
             stray_note(STRAY_GROUP, packet, false);
