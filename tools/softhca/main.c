@@ -21,6 +21,7 @@ static const struct {
     {"stats", command_stats, "counters for Prometheus, node_exporter and scripts"},
     {"why", command_why, "explain what a process waits for"},
     {"check", command_check, "compare both ends of a process's connections"},
+    {"capture", command_capture, "write the packets of a process into a pcapng file"},
     {"doctor", command_doctor, "check what this machine supports, and what to change"},
 };
 
