@@ -7,9 +7,12 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 
 #include "base/log.h"
 #include "base/sys.h"
+#include "base/unix_names.h"
+#include "base/user.h"
 #include "local/ptrace_access.h"
 #include "local/start.h"
 
@@ -140,6 +143,85 @@ static void decide(struct control *control)
         control_free(control);
     else if (event_change(&control->socket, EPOLLIN) != 0)
         control->state = CONTROL_ENDS; /* nobody would see the tool's end */
+}
+
+/* --- tools that wait for this process ---------------------------------------------------------------------- */
+
+/* The tool answers at once, unless it is stopped or gets no processor. */
+#define INVITATION_SECONDS 10
+
+static int connect_to_tool(const char *name)
+{
+    const struct timeval limit = {.tv_sec = INVITATION_SECONDS};
+    int fd = fd_own(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    struct sockaddr_un address;
+    struct ucred peer;
+    socklen_t length = unix_name_address(name, &address);
+    int error;
+
+    if (fd < 0)
+        return -errno;
+    if (setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)) == 0 &&
+        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)) == 0 &&
+        connect(fd, (struct sockaddr *)&address, length) == 0 && peer_credentials(fd, &peer)) {
+        if (peer.uid == 0 || user_is_own(peer.uid))
+            return fd;
+        errno = EPERM;
+    }
+    error = -errno;
+    fd_close(fd);
+    return error;
+}
+
+static int receive_request(int socket, struct control_request *request, int *ret_file)
+{
+    struct iovec part = {request, sizeof(*request)};
+    union {
+        struct cmsghdr header;
+        char space[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+    ssize_t length = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+
+    *ret_file = -1;
+    if (length < 0)
+        return -errno;
+    *ret_file = take_descriptor(&message);
+    return length == (ssize_t)sizeof(*request) && request->magic == SEGMENT_REQUEST_MAGIC &&
+                   request->version == SEGMENT_REQUEST_VERSION && request->type == CONTROL_REQUEST_TYPE
+               ? 0
+               : -EPROTO;
+}
+
+void local_invite_control(const char *name)
+{
+    struct control_request request = {.magic = 0};
+    struct control *control;
+    int file = -1, error = 0, fd = connect_to_tool(name);
+
+    if (fd >= 0)
+        error = receive_request(fd, &request, &file);
+    control = fd >= 0 && !error ? calloc(1, sizeof(*control)) : NULL;
+    if (!control) {
+        log_warn("the tool that waits at %s is not reached: %s", name,
+                 strerror(fd < 0   ? -fd
+                          : !error ? ENOMEM
+                                   : -error));
+        fd_close(file);
+        fd_close(fd);
+        return;
+    }
+    control->file = file;
+    control->subject = (enum control_subject)request.subject;
+    control->socket.fd = fd;
+    control->socket.ready = socket_ready;
+    list_push_back(&controls, &control->node);
+    control_count++;
+    if (event_add(&control->socket, 0) != 0)
+        control_free(control);
+    else
+        decide(control);
 }
 
 void control_run(void)

@@ -141,6 +141,10 @@ bool local_is_owner(struct link *link, uint32_t block);
 /* False: what local_is_owner() said may have changed, so the caller does not keep it. */
 bool link_owns_for_good(const struct link *link);
 
+/* Connects to the abstract socket of a tool of this user, or of root, that waits there for this process to start, and takes
+ * its request as if the tool had asked. Waits for the tool, for seconds at most; without locks. */
+void local_invite_control(const char *name);
+
 /* --- names ---------------------------------------------------------------------------------------------- */
 
 #define LOCAL_NAME_MAX 80

@@ -592,6 +592,17 @@ int udp_send(struct udp_lane *lane, const struct udp_path *path, const struct pa
     return error;
 }
 
+uint16_t udp_source_port(struct udp_lane *lane, const uint8_t destination[16])
+{
+    const struct lane_socket *sock = ipudp_gid_is_ipv4(destination) ? &lane->ipv4 : &lane->ipv6;
+    uint16_t port;
+
+    lock_acquire(&lane->lock);
+    port = sock->source.fd >= 0 ? sock->port : 0;
+    lock_release(&lane->lock);
+    return port;
+}
+
 void udp_notify(struct udp_lane *lane, const struct udp_path *path, uint32_t dest_qpn)
 {
     const struct lane_socket *sock;

@@ -3,6 +3,7 @@
 #ifndef SOFTHCA_COMMANDS_H
 #define SOFTHCA_COMMANDS_H
 
+int command_capture(int argc, char **argv);
 int command_check(int argc, char **argv);
 int command_run(int argc, char **argv);
 int command_devices(int argc, char **argv);

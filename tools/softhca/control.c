@@ -24,7 +24,16 @@ static __attribute__((format(printf, 3, 4))) int refuse(char *why, size_t size, 
     return -1;
 }
 
-static int send_request(int socket, const struct control_request *request, int file)
+struct control_request control_request_of(enum control_subject subject)
+{
+    return (struct control_request){.magic = SEGMENT_REQUEST_MAGIC,
+                                    .version = SEGMENT_REQUEST_VERSION,
+                                    .type = CONTROL_REQUEST_TYPE,
+                                    .result = CONTROL_REQUESTED,
+                                    .subject = subject};
+}
+
+int control_send(int socket, const struct control_request *request, int file)
 {
     struct iovec part = {(void *)(uintptr_t)request, sizeof(*request)};
     union {
@@ -49,7 +58,7 @@ static int talk(int socket, const struct control_request *request, int file, cha
     struct pollfd answered = {.fd = socket, .events = POLLIN};
     struct control_answer answer;
 
-    if (send_request(socket, request, file) != 0 || poll(&answered, 1, ANSWER_MS) != 1)
+    if (control_send(socket, request, file) != 0 || poll(&answered, 1, ANSWER_MS) != 1)
         return refuse(why, size, "it does not answer within %d seconds", ANSWER_MS / 1000);
     if (recv(socket, &answer, sizeof(answer), MSG_DONTWAIT) != (ssize_t)sizeof(answer) ||
         answer.magic != SEGMENT_REQUEST_MAGIC || answer.type != CONTROL_REQUEST_TYPE)
@@ -120,11 +129,7 @@ static int ask_attached(const struct attached *at, struct control_request *reque
 
 int control_ask(pid_t pid, enum control_subject subject, int file, char *why, size_t size)
 {
-    struct control_request request = {.magic = SEGMENT_REQUEST_MAGIC,
-                                      .version = SEGMENT_REQUEST_VERSION,
-                                      .type = CONTROL_REQUEST_TYPE,
-                                      .result = CONTROL_REQUESTED,
-                                      .subject = subject};
+    struct control_request request = control_request_of(subject);
     struct attached at;
     int result;
 

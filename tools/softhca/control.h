@@ -13,4 +13,8 @@
  * reached by; after three seconds for one that does not answer. */
 int control_ask(pid_t pid, enum control_subject subject, int file, char *why, size_t size);
 
+/* A request, which has no secret yet; and sending one. 0 or -errno. */
+struct control_request control_request_of(enum control_subject subject);
+int control_send(int socket, const struct control_request *request, int file);
+
 #endif

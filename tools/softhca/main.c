@@ -22,6 +22,7 @@ static const struct {
     {"fault", command_fault, "make the adapter of a running process fail, or stop that"},
     {"why", command_why, "explain what a process waits for"},
     {"check", command_check, "compare both ends of a process's connections"},
+    {"capture", command_capture, "write the packets of a process into a pcapng file"},
     {"doctor", command_doctor, "check what this machine supports, and what to change"},
 };
 

@@ -13,6 +13,7 @@
 #include "base/user.h"
 #include "engine/cm/agent_events.h"
 #include "engine/cm/services.h"
+#include "engine/core/capture.h"
 #include "engine/core/core.h"
 #include "engine/paths/paths.h"
 #include "object/device/device.h"
@@ -476,6 +477,8 @@ static bool send_mad(struct outgoing *outgoing)
         outgoing_free(outgoing);
         return false;
     }
+    if (capture_is_attached() && !outgoing->from_network && !outgoing->lookups)
+        capture_mad_sent(&outgoing->to, outgoing->mad);
     if (outgoing->from_network || (is_here && !network_is_forced())) {
         send_on_host(outgoing);
         return false;
@@ -571,6 +574,8 @@ void gsi_receive(struct lane *lane, const struct packet *packet)
     }
     if (port_of_gid_is_down(packet->grh.destination))
         return;
+    if (capture_is_attached())
+        capture_mad_arrived(packet, mad, is_local(packet->grh.source));
     memcpy(from.local_gid, packet->grh.destination, 16);
     memcpy(from.remote_gid, packet->grh.source, 16);
     cm_agent_receive(&from, mad);

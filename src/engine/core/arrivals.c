@@ -52,13 +52,24 @@ cold_path void arrival_refused(struct qp *qp, const struct packet *packet)
         datagram_dropped(&qp->transport, packet, DROP_STATE, qp_state(qp), 0);
 }
 
+static cold_path bool receive_captured(struct qp *qp, const struct packet *packet)
+{
+    bool received;
+
+    capture_arriving(qp, packet);
+    received = transport_receive(&qp->transport, packet);
+    capture_arrived(qp, packet);
+    return received;
+}
+
 enum arrival_result arrival_receive(struct qp *qp, const struct packet *packet, bool request)
 {
     const struct responder *responder = &qp->record->responder;
     const struct sender *sender = &qp->record->sender;
     bool ack_waits = false;
 
-    if (unlikely(!transport_receive(&qp->transport, packet)))
+    if (unlikely(!(unlikely(route_of(qp)->captured) ? receive_captured(qp, packet)
+                                                    : transport_receive(&qp->transport, packet))))
         return ARRIVAL_DROPPED;
     if (responder_owes(&qp->transport)) {
         ack_waits = responder_owes_only_ack(&qp->transport) && responder->acks_owed < ACKS_BEFORE_BATCH_END &&

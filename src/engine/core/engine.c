@@ -11,6 +11,7 @@
 #include "base/rundown.h"
 #include "engine/cm/agent_events.h"
 #include "engine/cm/gsi.h"
+#include "engine/core/capture.h"
 #include "engine/core/core.h"
 #include "engine/core/explainer.h"
 #include "engine/core/faults.h"
@@ -75,6 +76,7 @@ static void after_fork_in_child(void)
     faults_after_fork_in_child();
     held_packets_after_fork_in_child();
     ports_after_fork_in_child();
+    capture_after_fork_in_child();
     hangs_after_fork_in_child();
     gsi_after_fork_in_child();
     notices_after_fork_in_child();
@@ -129,6 +131,8 @@ static int start_locked(void)
         log_error("cannot start communication with other processes of this host: %s", strerror(-error));
     network_start();
     choose_mapped();
+    if (!error)
+        capture_start();
     return error;
 }
 

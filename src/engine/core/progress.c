@@ -8,6 +8,7 @@
 #include "base/sys.h"
 #include "engine/cm/gsi.h"
 #include "engine/core/arrivals.h"
+#include "engine/core/capture.h"
 #include "engine/core/control.h"
 #include "engine/core/core.h"
 #include "engine/core/explainer.h"
@@ -141,9 +142,12 @@ static void on_packet(struct lane *lane, const struct packet *packet)
         return;
     }
     if (unlikely(packet->dest_qpn == PSN_MASK)) {
+        if (!admission_of_source(lane, packet))
+            return;
+        if (capture_is_attached())
+            capture_group_arrived(packet, true);
         /* receive_multicast() only reads the packet. */
-        if (admission_of_source(lane, packet) &&
-            !multicast_deliver(packet->grh.destination, receive_multicast, (void *)(uintptr_t)packet))
+        if (!multicast_deliver(packet->grh.destination, receive_multicast, (void *)(uintptr_t)packet))
             stray_note(STRAY_GROUP, packet, true);
         return;
     }

@@ -11,6 +11,7 @@
 #include "base/list.h"
 #include "base/timer.h"
 #include "base/types.h"
+#include "engine/core/capture.h"
 #include "engine/paths/ack_delay.h"
 #include "engine/paths/tx_batch.h"
 #include "object/qp/qp.h"
@@ -87,10 +88,14 @@ struct qp_route {
     struct blocked_list *blocked_in; /* of a lane without space for the QP's packets; NULL: none */
     struct list waiting;             /* under waiting_lock: in the list that waits_for names */
     uint8_t waits_for;               /* enum route_wait */
-    bool kick;                       /* doorbell pending: packets were put into `lane` */
-    bool kick_reply;                 /* doorbell pending: packets were put into reply_lane */
-    bool kick_network;               /* something is to be flushed from `network_lane` */
-    uint32_t end_waiters;            /* threads in qp_ports.flush_before_end() */
+    /* Packets of the QP are recorded (engine/core/capture.c): one that is being received; what became of the last one. */
+    bool captured;
+    uint8_t fate; /* enum capture_fate */
+    struct capture_slot arriving;
+    bool kick;              /* doorbell pending: packets were put into `lane` */
+    bool kick_reply;        /* doorbell pending: packets were put into reply_lane */
+    bool kick_network;      /* something is to be flushed from `network_lane` */
+    uint32_t end_waiters;   /* threads in qp_ports.flush_before_end() */
     uint32_t missing_block; /* 1 + the block of QP numbers that was found to have no owner; 0: none */
     struct direct_route direct;
     /* The regions of this process that a plain request was read from last, and a plain SEND was received in. */

@@ -180,6 +180,21 @@ static int send_packet(struct qp *qp, const struct packet *packet, const struct 
 
 #define ECN_CE 3u /* of the traffic class: congestion experienced (RFC 3168) */
 
+static enum capture_fate captured_fate(const struct packet_fate *fate)
+{
+    switch (fate->what) {
+    case PACKET_LOST:
+        return CAPTURE_LOST;
+    case PACKET_TWICE:
+        return CAPTURE_TWICE;
+    case PACKET_BROKEN:
+        return CAPTURE_BROKEN;
+    case PACKET_PASSES:
+        break;
+    }
+    return fate->wait ? CAPTURE_HELD : fate->marked ? CAPTURE_MARKED : CAPTURE_PASSED;
+}
+
 /* As if the network had done it. */
 static cold_path int send_with_faults(struct qp *qp, const struct packet *packet, const struct iovec *gather,
                                       unsigned gather_count, struct udp_path *path)
@@ -190,6 +205,7 @@ static cold_path int send_with_faults(struct qp *qp, const struct packet *packet
     struct packet sent = *packet;
     int error;
 
+    route_of(qp)->fate = (uint8_t)captured_fate(&fate);
     if (fate.what == PACKET_BROKEN)
         sent.flags |= PACKET_BAD_ICRC;
     if (fate.marked)
@@ -384,6 +400,8 @@ static void on_packet(struct packet *packet, const struct udp_arrival *arrival)
     if (unlikely(gid_is_multicast(packet->grh.destination))) {
         unlock_qp();
         packet->dest_ifindex = arrival->ifindex;
+        if (capture_is_attached() && packet->dest_qpn == PSN_MASK && !is_from_this_host(packet))
+            capture_group_arrived(packet, is_own_address(packet->grh.source));
         if (packet->dest_qpn == PSN_MASK && !is_from_this_host(packet) &&
             !multicast_deliver(packet->grh.destination, receive_multicast, packet))
             stray_note(STRAY_GROUP, packet, false);

@@ -26,6 +26,8 @@ int route_send_on(struct qp *qp, struct lane *lane, const struct packet *packet,
 struct link *route_resolve_or_wait(struct qp *qp, uint32_t qpn);
 /* Responses take the lane of the last request. QP lock held. */
 void route_set_reply_lane(struct qp *qp, struct lane *lane);
+/* What the path of the QP may be used for has changed (qp.by_packets). QP lock held, in a rundown section. */
+void route_path_changed(struct qp *qp);
 /* Requests of the QP are executed in the peer's mapped memory (engine/direct/direct.h). QP lock held. */
 void route_note_direct(struct qp *qp);
 /* The kernel refuses to copy from and to the peer: WRITEs and READs go as packets from now on. QP lock held. */

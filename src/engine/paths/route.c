@@ -84,7 +84,7 @@ static uint32_t plain_limit(const struct link_properties *link, uint32_t type)
 static void set_lane(struct qp *qp, struct lane *lane)
 {
     /* An XRC request may be executed by a process that has no link to this one (engine/xrc/relay.c). */
-    bool exposes = qp->record->type != IBV_QPT_XRC_SEND;
+    bool exposes = qp->record->type != IBV_QPT_XRC_SEND && !qp->by_packets;
 
     route_of(qp)->lane = lane;
     route_of(qp)->direct.peer = NULL;
@@ -92,7 +92,7 @@ static void set_lane(struct qp *qp, struct lane *lane)
     /* They were found for the PD of whoever had the structure before. */
     route_of(qp)->read_key.lkey = route_of(qp)->receive_key.lkey = 0;
     qp->transport.link.rd_atomic_by_packets = false;
-    qp->transport.link.direct_up_to = lane ? direct_limit(qp, lane_link(lane)) : 0;
+    qp->transport.link.direct_up_to = lane && !qp->by_packets ? direct_limit(qp, lane_link(lane)) : 0;
     /* A request may carry an acknowledgement only in the ring of the READ responses: in another ring the
      * acknowledgement could overtake them. */
     qp->transport.link.piggyback_acks = lane && lane == route_of(qp)->reply_lane;
@@ -103,7 +103,8 @@ static void set_lane(struct qp *qp, struct lane *lane)
     qp->transport.link.deposits = qp->transport.link.fetched_from && direct_deposits(qp, lane_link(lane));
     qp->transport.link.read_reference_from =
         lane && exposes && link_can_pull(lane_link(lane)) ? local_reference_from() : UINT32_MAX;
-    qp->transport.link.plain_send_up_to = lane ? plain_limit(&qp->transport.link, qp->record->type) : 0;
+    qp->transport.link.plain_send_up_to =
+        lane && !qp->by_packets ? plain_limit(&qp->transport.link, qp->record->type) : 0;
     if (!is_connected(qp->record))
         return;
     if (lane) {
@@ -112,6 +113,12 @@ static void set_lane(struct qp *qp, struct lane *lane)
     } else {
         publish_path(qp, PATH_UNKNOWN, NULL);
     }
+}
+
+void route_path_changed(struct qp *qp)
+{
+    if (is_connected(qp->record) && route_of(qp)->lane)
+        set_lane(qp, route_of(qp)->lane);
 }
 
 void route_note_direct(struct qp *qp)
@@ -269,11 +276,12 @@ static int send_ud(struct qp *qp, const struct packet *packet, const struct iove
     return error == -EAGAIN ? -EAGAIN : 0; /* an undeliverable datagram is lost, like on a network */
 }
 
-/* transport_ports.send */
-static int engine_send(struct transport_qp *transport, const struct packet *packet,
-                       const struct iovec *gather, unsigned gather_count, const struct path_address *to)
+/* The packet takes the path of the QP. QP lock held. */
+static inline __attribute__((always_inline)) int send_by_path(struct qp *qp, const struct packet *packet,
+                                                              const struct iovec *gather,
+                                                              unsigned gather_count,
+                                                              const struct path_address *to)
 {
-    struct qp *qp = container_of(transport, struct qp, transport);
     struct packet relayed;
 
     if (unlikely(packet->flags & PACKET_FRAME))
@@ -316,13 +324,37 @@ static int engine_send(struct transport_qp *transport, const struct packet *pack
     return send_on(qp, route_of(qp)->lane, &route_of(qp)->kick, packet, gather, gather_count);
 }
 
+static cold_path int send_captured(struct qp *qp, const struct packet *packet, const struct iovec *gather,
+                                   unsigned gather_count, const struct path_address *to)
+{
+    struct capture_slot slot;
+    int error;
+
+    capture_begin(qp, packet->payload_length, &slot);
+    error = send_by_path(qp, packet, gather, gather_count, to);
+    if (error)
+        capture_cancel(&slot);
+    else
+        capture_sent(qp, &slot, packet, gather, gather_count, to);
+    return error;
+}
+
+/* transport_ports.send */
+static int engine_send(struct transport_qp *transport, const struct packet *packet,
+                       const struct iovec *gather, unsigned gather_count, const struct path_address *to)
+{
+    struct qp *qp = container_of(transport, struct qp, transport);
+
+    if (unlikely(route_of(qp)->captured))
+        return send_captured(qp, packet, gather, gather_count, to);
+    return send_by_path(qp, packet, gather, gather_count, to);
+}
+
 /* transport_reference_ports.pull: from the process that wrote the packet; route.lane may have changed
  * since. A copy in mapped memory first; if the mapping changed meanwhile, or does not exist,
  * process_vm_readv(). */
-static int engine_pull(struct transport_qp *transport, const struct packet *packet, const struct iovec *to,
-                       unsigned to_count)
+static int pull(struct qp *qp, const struct packet *packet, const struct iovec *to, unsigned to_count)
 {
-    struct qp *qp = container_of(transport, struct qp, transport);
     struct direct_mapped mapped;
     uint32_t epoch;
     int error;
@@ -340,6 +372,17 @@ static int engine_pull(struct transport_qp *transport, const struct packet *pack
         epoch = mapped_epoch();
         error = lane_pull(route_of(qp)->arrival_lane, packet, NULL, to, to_count);
     } while (unlikely(error == -EFAULT) && mapped_disturbed(epoch));
+    return error;
+}
+
+static int engine_pull(struct transport_qp *transport, const struct packet *packet, const struct iovec *to,
+                       unsigned to_count)
+{
+    struct qp *qp = container_of(transport, struct qp, transport);
+    int error = pull(qp, packet, to, to_count);
+
+    if (unlikely(route_of(qp)->captured) && !error)
+        capture_fetched(qp, packet, to, to_count);
     return error;
 }
 
@@ -415,6 +458,7 @@ static void engine_connect(struct qp *qp)
     qp->transport.link.reliable = !route_of(qp)->by_network;
     if (!route_of(qp)->by_network && is_connected(qp->record))
         link = admission_find_peer(qp, qp->record->attributes.dest_qpn);
+    capture_choose(qp);
     if (link)
         notice_mark_stale(qp, connection_lane(link, qp->ibv.qp_num, qp->record->attributes.dest_qpn));
     set_lane(qp, link ? connection_lane(link, qp->ibv.qp_num, qp->record->attributes.dest_qpn) : NULL);

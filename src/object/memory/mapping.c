@@ -419,7 +419,7 @@ static uint32_t open_access(const struct qp *qp)
         access &= ~(uint32_t)IBV_ACCESS_REMOTE_WRITE;
 
     /* In RTR only after the first packet, which has to raise COMM_EST. */
-    if (qp->record->type != IBV_QPT_RC ||
+    if (qp->record->type != IBV_QPT_RC || qp->by_packets ||
         (state != IBV_QPS_RTS && state != IBV_QPS_SQD &&
          (state != IBV_QPS_RTR || !qp->record->responder.established)) ||
         !attributes->path.destination_ifindex || !qp->transport.link.reliable ||

@@ -1,0 +1,608 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+#include "engine/core/capture.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/memory_file.h"
+#include "base/rundown.h"
+#include "base/sys.h"
+#include "engine/core/core.h"
+#include "engine/core/route.h"
+#include "engine/paths/paths.h"
+#include "object/device/device.h"
+#include "object/memory/mapping.h"
+#include "udp/udp.h"
+#include "wire/cm_mad.h"
+#include "wire/mad.h"
+#include "wire/opcode.h"
+
+/* What is read from the header once, when the tool attaches. */
+struct capture {
+    struct capture_header *header;
+    uint8_t *ring;
+    uint32_t ring_bytes, snap, qpn_count;
+    uint32_t qpns[CAPTURE_QPNS];
+    /* By block of QP numbers: has this process recorded a packet that it has sent from there? */
+    _Atomic uint64_t blocks[CAPTURE_BLOCKS / 64];
+};
+
+/* Both are written by one thread at a time (capture_attach()), and read in rundown sections. QPs that are connected from
+ * now on are captured by `chosen`. It is set later and taken back earlier than capture_attached, so that a captured QP
+ * always finds the latter. */
+_Atomic(struct capture *) capture_attached;
+static _Atomic(struct capture *) chosen;
+
+static struct capture *current(void)
+{
+    return atomic_load_explicit(&capture_attached, memory_order_acquire);
+}
+
+static bool wants_qpn(const struct capture *capture, uint32_t qpn)
+{
+    for (uint32_t i = 0; i < capture->qpn_count; i++) {
+        if (capture->qpns[i] == qpn)
+            return true;
+    }
+    return !capture->qpn_count;
+}
+
+/* --- the ring -------------------------------------------------------------------------------------------- */
+
+/* The tool may write anything into the header, so positions are reduced to places in the ring that hold the entry. */
+static void reserve(struct capture_slot *slot)
+{
+    const struct capture *capture = slot->capture;
+    struct capture_header *header = capture->header;
+    uint64_t head = atomic_load_explicit(&header->head, memory_order_relaxed), tail;
+    uint32_t at, pad;
+
+    slot->record = NULL;
+    if (slot->size > capture->ring_bytes / 4)
+        return;
+    do {
+        at = (uint32_t)(head & (capture->ring_bytes - 1)) & ~(CAPTURE_ALIGNMENT - 1);
+        pad = slot->size > capture->ring_bytes - at ? capture->ring_bytes - at : 0;
+        tail = atomic_load_explicit(&header->tail,
+                                    memory_order_acquire); /* partner: the tool, which has zeroed */
+        slot->end = head + pad + slot->size;
+        if (slot->end - tail > capture->ring_bytes)
+            return;
+    } while (!atomic_compare_exchange_weak_explicit(&header->head, &head, slot->end, memory_order_release,
+                                                    memory_order_relaxed));
+    slot->record = (struct capture_record *)(void *)(capture->ring + (pad ? 0 : at));
+    if (pad) {
+        struct capture_record *padding = (struct capture_record *)(void *)(capture->ring + at);
+
+        padding->size = pad;
+        atomic_store_explicit(&padding->state, CAPTURE_VOID, memory_order_release);
+    }
+}
+
+static uint32_t captured_of(const struct capture *capture, uint32_t length, uint32_t mtu)
+{
+    if (!mtu || length <= mtu)
+        return min_of(length, capture->snap);
+    return length / mtu * min_of(mtu, capture->snap) + min_of(length % mtu, capture->snap);
+}
+
+static void begin(struct capture_slot *slot, uint32_t length, uint32_t mtu)
+{
+    const uint32_t bytes = (uint32_t)sizeof(struct capture_record) + captured_of(slot->capture, length, mtu);
+
+    slot->size = (bytes + CAPTURE_ALIGNMENT - 1) & ~(CAPTURE_ALIGNMENT - 1);
+    reserve(slot);
+    slot->time = sys_now();
+}
+
+static void count_drop(const struct capture_slot *slot)
+{
+    atomic_fetch_add_explicit(&slot->capture->header->dropped, 1, memory_order_relaxed);
+}
+
+static void commit(const struct capture_slot *slot, const struct capture_record *filled)
+{
+    const size_t behind_state = offsetof(struct capture_record, size);
+
+    memcpy((char *)slot->record + behind_state, (const char *)filled + behind_state,
+           sizeof(*filled) - behind_state);
+    atomic_store_explicit(&slot->record->state, CAPTURE_PACKET, memory_order_release);
+}
+
+void capture_cancel(struct capture_slot *slot)
+{
+    uint64_t end = slot->end;
+
+    if (!slot->record)
+        return;
+    /* Mostly nobody has reserved after it: a full lane is tried again and again. */
+    if (atomic_compare_exchange_strong_explicit(&slot->capture->header->head, &end, end - slot->size,
+                                                memory_order_release, memory_order_relaxed))
+        return;
+    slot->record->size = slot->size;
+    atomic_store_explicit(&slot->record->state, CAPTURE_VOID, memory_order_release);
+}
+
+/* What this process has sent to itself is recorded once. */
+static void note_sender(struct capture *capture, uint32_t block)
+{
+    _Atomic uint64_t *word = &capture->blocks[block % CAPTURE_BLOCKS / 64];
+    const uint64_t bit = 1ull << block % 64;
+
+    if (!(atomic_load_explicit(word, memory_order_relaxed) & bit))
+        atomic_fetch_or_explicit(word, bit, memory_order_relaxed);
+}
+
+static bool is_sender(const struct capture *capture, uint32_t block)
+{
+    const _Atomic uint64_t *word = &capture->blocks[block % CAPTURE_BLOCKS / 64];
+
+    return atomic_load_explicit(word, memory_order_relaxed) >> block % 64 & 1;
+}
+
+/* --- payload --------------------------------------------------------------------------------------------- */
+
+/* Copies the first `snap` bytes of each `mtu` bytes. Returns how many. */
+static uint32_t copy_payload(const struct capture *capture, uint8_t *to, uint32_t room, uint32_t mtu,
+                             const struct iovec *from, unsigned count)
+{
+    uint32_t in_packet = 0, copied = 0;
+
+    for (unsigned i = 0; i < count; i++) {
+        const uint8_t *bytes = from[i].iov_base;
+        size_t left = from[i].iov_len;
+
+        while (left) {
+            uint32_t part = mtu ? (uint32_t)min_of(left, (size_t)(mtu - in_packet)) : (uint32_t)left;
+            uint32_t wanted = in_packet < capture->snap ? min_of(part, capture->snap - in_packet) : 0;
+
+            wanted = min_of(wanted, room - copied);
+            memcpy(to + copied, bytes, wanted);
+            copied += wanted;
+            bytes += part;
+            left -= part;
+            in_packet += part;
+            if (in_packet == mtu)
+                in_packet = 0;
+        }
+    }
+    return copied;
+}
+
+/* Where the payload of a packet that is sent lies; one by reference names memory of this process. */
+static unsigned payload_of(const struct packet *packet, const struct iovec *gather, unsigned gather_count,
+                           struct iovec own[PACKET_REFERENCES], const struct iovec **ret)
+{
+    *ret = gather;
+    if (!(packet->flags & PACKET_BY_REFERENCE) || !packet->reference_count)
+        return gather_count;
+    for (unsigned i = 0; i < packet->reference_count && i < PACKET_REFERENCES; i++)
+        own[i] = (struct iovec){
+            (void *)(uintptr_t)packet->reference[i].address, // NOLINT(performance-no-int-to-ptr)
+            packet->reference[i].length};
+    *ret = own;
+    return min_of(packet->reference_count, (uint32_t)PACKET_REFERENCES);
+}
+
+/* --- records --------------------------------------------------------------------------------------------- */
+
+static void fill(const struct capture_slot *slot, const struct packet *packet, struct capture_record *record)
+{
+    *record = (struct capture_record){
+        .size = slot->size,
+        .time = slot->time,
+        .opcode = packet->opcode,
+        .packet_flags = packet->flags,
+        .pkey = packet->pkey,
+        .dest_qpn = packet->dest_qpn,
+        .src_qpn = packet->src_qpn,
+        .psn = packet->psn.value,
+        .ack_psn = packet->ack_psn.value,
+        .syndrome = packet->syndrome,
+        .flush = packet->flush,
+        .msn = packet->msn,
+        .imm_data = packet->imm_data,
+        .invalidate_rkey = packet->invalidate_rkey,
+        .qkey = packet->qkey,
+        .rkey = packet->rkey,
+        .dma_length = packet->dma_length,
+        .payload_length = packet->payload_length,
+        .address = packet->address,
+        .swap_add = packet->swap_add,
+        .compare = packet->compare,
+        .original = packet->original,
+    };
+}
+
+static uint32_t path_mtu(const struct qp *qp)
+{
+    return is_connected(qp->record) ? 128u << qp->record->attributes.path_mtu : 0;
+}
+
+static void fill_link(const struct qp *qp, const struct packet *packet, struct capture_record *record)
+{
+    const struct link_properties *link = &qp->transport.link;
+
+    record->mtu = path_mtu(qp);
+    if (!is_connected(qp->record) || !link->reliable)
+        return;
+    record->flags |= CAPTURE_BY_LINK;
+    record->link_mtu = packet->flags & PACKET_BY_REFERENCE ? link->reference_mtu : link->mtu;
+    if (qp->record->type == IBV_QPT_UC)
+        record->flags |= CAPTURE_UNACKED;
+}
+
+static void fill_path(struct capture_record *record, const struct path_address *path, bool arrived)
+{
+    memcpy(record->source, arrived ? path->destination_gid : path->source_gid, sizeof(record->source));
+    memcpy(record->destination, arrived ? path->source_gid : path->destination_gid,
+           sizeof(record->destination));
+    record->flow_label = path->flow_label;
+    record->traffic_class = path->traffic_class;
+    record->hop_limit = path->hop_limit;
+    record->service_level = path->service_level;
+}
+
+static void fill_grh(struct capture_record *record, const struct packet_grh *grh)
+{
+    memcpy(record->source, grh->source, sizeof(record->source));
+    memcpy(record->destination, grh->destination, sizeof(record->destination));
+    record->flow_label = grh->flow_label;
+    record->traffic_class = grh->traffic_class;
+    record->hop_limit = grh->hop_limit;
+    record->service_level = grh->service_level;
+}
+
+/* --- packets that are sent ------------------------------------------------------------------------------- */
+
+void capture_begin(struct qp *qp, uint32_t payload_length, struct capture_slot *ret_slot)
+{
+    ret_slot->capture = current();
+    route_of(qp)->fate = CAPTURE_PASSED;
+    note_sender(current(), qp->ibv.qp_num / LOCAL_BLOCK_QPNS);
+    begin(ret_slot, payload_length, path_mtu(qp));
+}
+
+void capture_sent(struct qp *qp, struct capture_slot *slot, const struct packet *packet,
+                  const struct iovec *gather, unsigned gather_count, const struct path_address *to)
+{
+    struct iovec own[PACKET_REFERENCES];
+    struct capture_record record;
+    const struct iovec *payload;
+    unsigned count;
+
+    if (!slot->record) {
+        count_drop(slot);
+        return;
+    }
+    fill(slot, packet, &record);
+    fill_link(qp, packet, &record);
+    fill_path(&record, to ? to : &qp->record->attributes.path, false);
+    record.sender_block = qp->ibv.qp_num / LOCAL_BLOCK_QPNS;
+    record.fate = route_of(qp)->fate;
+    if (!(record.flags & CAPTURE_BY_LINK))
+        record.source_port = udp_source_port(route_of(qp)->network_lane, record.destination);
+    count = payload_of(packet, gather, gather_count, own, &payload);
+    record.captured = copy_payload(slot->capture, (uint8_t *)(slot->record + 1),
+                                   slot->size - (uint32_t)sizeof(record), record.mtu, payload, count);
+    commit(slot, &record);
+}
+
+void capture_sent_notice(struct qp *qp, const struct packet *packet)
+{
+    struct capture_slot slot;
+
+    capture_begin(qp, 0, &slot);
+    capture_sent(qp, &slot, packet, NULL, 0, NULL);
+}
+
+/* --- packets that arrive --------------------------------------------------------------------------------- */
+
+static bool is_of_host(const uint8_t gid[16])
+{
+    uint32_t ifindex;
+
+    return device_table_is_local(&host_devices, gid, &ifindex);
+}
+
+static bool is_from_host(const struct qp *qp, const struct packet *packet)
+{
+    return !route_of(qp)->by_network && is_connected(qp->record)
+               ? true
+               : is_of_host(is_connected(qp->record) ? qp->record->attributes.path.destination_gid
+                                                     : packet->grh.source);
+}
+
+/* On the network, headers of connected QPs do not have it. */
+static uint32_t source_qpn(const struct qp *qp, const struct packet *packet)
+{
+    return is_connected(qp->record) ? qp->record->attributes.dest_qpn : packet->src_qpn;
+}
+
+void capture_arriving(struct qp *qp, const struct packet *packet)
+{
+    struct capture_slot *slot = &route_of(qp)->arriving;
+
+    slot->capture = current();
+    slot->record = NULL;
+    /* What this process has sent is recorded already. */
+    if (is_sender(slot->capture, source_qpn(qp, packet) / LOCAL_BLOCK_QPNS) && is_from_host(qp, packet)) {
+        slot->capture = NULL;
+        return;
+    }
+    begin(slot, packet->payload_length, path_mtu(qp));
+}
+
+static void commit_arrived(struct qp *qp, const struct packet *packet, const struct iovec *payload,
+                           unsigned count, uint8_t flags)
+{
+    struct capture_slot *slot = &route_of(qp)->arriving;
+    struct capture_record record;
+
+    fill(slot, packet, &record);
+    fill_link(qp, packet, &record);
+    if (is_connected(qp->record))
+        fill_path(&record, &qp->record->attributes.path, true);
+    else
+        fill_grh(&record, &packet->grh);
+    record.src_qpn = source_qpn(qp, packet);
+    record.sender_block = record.src_qpn / LOCAL_BLOCK_QPNS;
+    record.flags |= (uint8_t)(flags | CAPTURE_ARRIVED | (is_from_host(qp, packet) ? CAPTURE_FROM_HOST : 0));
+    record.captured = copy_payload(slot->capture, (uint8_t *)(slot->record + 1),
+                                   slot->size - (uint32_t)sizeof(record), record.mtu, payload, count);
+    commit(slot, &record);
+    slot->record = NULL;
+    slot->capture = NULL;
+}
+
+void capture_fetched(struct qp *qp, const struct packet *packet, const struct iovec *payload, unsigned count)
+{
+    if (route_of(qp)->arriving.record)
+        commit_arrived(qp, packet, payload, count, 0);
+}
+
+void capture_arrived(struct qp *qp, const struct packet *packet)
+{
+    const struct capture_slot *slot = &route_of(qp)->arriving;
+    const struct iovec payload = {(void *)(uintptr_t)packet->payload, packet->payload_length};
+    const bool is_fetched = packet->flags & PACKET_BY_REFERENCE;
+
+    if (!slot->capture)
+        return; /* capture_fetched() has written it, or the sender has */
+    if (!slot->record)
+        count_drop(slot);
+    else
+        commit_arrived(qp, packet, &payload, is_fetched || !packet->payload_length ? 0 : 1,
+                       is_fetched && packet->payload_length ? CAPTURE_NOT_FETCHED : 0);
+    route_of(qp)->arriving.capture = NULL;
+}
+
+/* --- packets without a QP -------------------------------------------------------------------------------- */
+
+static void write_datagram(const struct capture *capture, const struct packet *packet, const void *payload,
+                           uint32_t sender_block, uint8_t flags)
+{
+    const struct iovec bytes = {(void *)(uintptr_t)payload, packet->payload_length};
+    struct capture_slot slot = {.capture = capture};
+    struct capture_record record;
+
+    begin(&slot, packet->payload_length, 0);
+    if (!slot.record) {
+        count_drop(&slot);
+        return;
+    }
+    fill(&slot, packet, &record);
+    fill_grh(&record, &packet->grh);
+    record.sender_block = sender_block;
+    record.flags = flags;
+    record.captured = copy_payload(capture, (uint8_t *)(slot.record + 1),
+                                   slot.size - (uint32_t)sizeof(record), 0, &bytes, 1);
+    commit(&slot, &record);
+}
+
+void capture_group_arrived(const struct packet *packet, bool from_host)
+{
+    const struct capture *capture = current();
+    const uint32_t block = packet->src_qpn / LOCAL_BLOCK_QPNS;
+
+    if (!capture || !wants_qpn(capture, packet->src_qpn) || (packet->flags & PACKET_BY_REFERENCE) ||
+        (from_host && is_sender(capture, block)))
+        return;
+    write_datagram(capture, packet, packet->payload, block,
+                   (uint8_t)(CAPTURE_ARRIVED | (from_host ? CAPTURE_FROM_HOST : 0)));
+}
+
+/* The block of the process by whose connection id the MAD was sent; 0: the MAD does not say. */
+static uint32_t block_of_mad(const uint8_t *mad)
+{
+    uint32_t comm_id;
+
+    return cm_mad_claim(mad, MAD_LENGTH, &comm_id) ? comm_id >> 16 : 0;
+}
+
+void capture_mad_sent(const struct cm_path *to, const uint8_t *mad)
+{
+    struct capture *capture = current();
+    struct packet packet = {.opcode = SERVICE_UD | OP_SEND_ONLY,
+                            .pkey = MAD_PKEY,
+                            .dest_qpn = MAD_QPN,
+                            .src_qpn = MAD_QPN,
+                            .qkey = MAD_QKEY,
+                            .payload_length = MAD_LENGTH,
+                            .grh = {.flow_label = to->flow_label,
+                                    .traffic_class = to->traffic_class,
+                                    .hop_limit = to->hop_limit,
+                                    .service_level = to->service_level}};
+
+    if (!capture || !wants_qpn(capture, MAD_QPN))
+        return;
+    memcpy(packet.grh.source, to->local_gid, sizeof(packet.grh.source));
+    memcpy(packet.grh.destination, to->remote_gid, sizeof(packet.grh.destination));
+    note_sender(capture, block_of_mad(mad));
+    write_datagram(capture, &packet, mad, block_of_mad(mad), 0);
+}
+
+void capture_mad_arrived(const struct packet *packet, const uint8_t *mad, bool from_host)
+{
+    const struct capture *capture = current();
+    const uint32_t block = block_of_mad(mad);
+
+    if (!capture || !wants_qpn(capture, MAD_QPN) || (from_host && is_sender(capture, block)))
+        return;
+    write_datagram(capture, packet, mad, block,
+                   (uint8_t)(CAPTURE_ARRIVED | (from_host ? CAPTURE_FROM_HOST : 0)));
+}
+
+/* --- attaching ------------------------------------------------------------------------------------------- */
+
+/* Frames of RAW_PACKET QPs are no RoCEv2 packets, and what a delegate does is recorded where its QP is. */
+static bool may_be_captured(const struct qp *qp)
+{
+    return qp->record->type != IBV_QPT_RAW_PACKET && !qp->origin && !qp->handle && !qp->spreads_over;
+}
+
+void capture_choose(struct qp *qp)
+{
+    const struct capture *capture = atomic_load_explicit(&chosen, memory_order_acquire);
+    const bool wanted = capture && may_be_captured(qp) &&
+                        (wants_qpn(capture, qp->ibv.qp_num) ||
+                         (is_connected(qp->record) && wants_qpn(capture, qp->record->attributes.dest_qpn)));
+
+    route_of(qp)->captured = qp->by_packets = wanted;
+}
+
+static void choose_anew(struct qp *qp, void *argument)
+{
+    lock_acquire(&qp->lock);
+    if (atomic_load_explicit(&qp->record->qpn, memory_order_relaxed)) {
+        capture_choose(qp);
+        route_path_changed(qp);
+        mapping_update_qp(qp);
+    }
+    lock_release(&qp->lock);
+}
+
+static void settle(struct qp *qp, void *argument)
+{
+    mapping_settle_qp(qp);
+}
+
+static void choose_all_anew(struct capture *capture)
+{
+    /* Release: who sees a capture here sees capture_attached. Who reads the old value holds the lock of a QP that is not
+     * visited yet. */
+    atomic_store_explicit(&chosen, capture, memory_order_release);
+    rundown_enter();
+    qp_for_each(choose_anew, NULL);
+    rundown_exit();
+    qp_for_each(settle, NULL); /* outside of rundown sections: it waits for peers, for a moment */
+}
+
+static bool is_good(const struct capture_header *header, uint64_t file_size, uint32_t ring_bytes)
+{
+    return header->magic == CAPTURE_MAGIC && header->version == CAPTURE_VERSION &&
+           ring_bytes >= CAPTURE_RING_MIN && ring_bytes <= CAPTURE_RING_MAX &&
+           !(ring_bytes & (ring_bytes - 1)) && file_size == CAPTURE_DATA + (uint64_t)ring_bytes;
+}
+
+static void capture_free(struct capture *capture)
+{
+    if (capture->header)
+        sys_munmap(capture->header, CAPTURE_DATA + (size_t)capture->ring_bytes);
+    free(capture);
+}
+
+/* The tool can change what it has written at any time: only the copies are used. */
+static int read_header(struct capture *capture, uint64_t file_size)
+{
+    const struct capture_header *header = capture->header;
+    const uint32_t ring_bytes = __atomic_load_n(&header->ring_bytes, __ATOMIC_RELAXED);
+
+    if (!is_good(header, file_size, ring_bytes))
+        return -EINVAL;
+    capture->ring = (uint8_t *)capture->header + CAPTURE_DATA;
+    capture->snap = __atomic_load_n(&header->snap, __ATOMIC_RELAXED);
+    capture->qpn_count = __atomic_load_n(&header->qpn_count, __ATOMIC_RELAXED);
+    memcpy(capture->qpns, header->qpns, sizeof(capture->qpns));
+    return capture->qpn_count <= CAPTURE_QPNS ? 0 : -EINVAL;
+}
+
+static int map_file(int file, struct capture *capture)
+{
+    uint64_t size;
+    int error = file < 0 ? -EINVAL : memory_file_check(file, &size);
+
+    if (error)
+        return error;
+    if (size < CAPTURE_DATA + CAPTURE_RING_MIN || size > CAPTURE_DATA + (uint64_t)CAPTURE_RING_MAX)
+        return -EINVAL;
+    capture->ring_bytes = (uint32_t)(size - CAPTURE_DATA); /* for capture_free() */
+    capture->header = sys_mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0, &error);
+    if (error)
+        return error;
+    /* A forked child must not write into its parent's capture. */
+    error = sys_madvise(capture->header, size, MADV_DONTFORK);
+    return error ? error : read_header(capture, size);
+}
+
+static void introduce(struct capture_header *header)
+{
+    header->pid = getpid();
+    snprintf(header->program, sizeof(header->program), "%s", program_invocation_short_name);
+    header->attached_at = sys_now();
+}
+
+int capture_attach(int file, char *why, size_t size)
+{
+    struct capture *capture;
+    int error;
+
+    if (current()) {
+        snprintf(why, size, "it is being captured already");
+        return -EBUSY;
+    }
+    capture = calloc(1, sizeof(*capture));
+    error = capture ? map_file(file, capture) : -ENOMEM;
+    if (error) {
+        snprintf(why, size, "the capture ring does not suit: %s", strerror(-error));
+        if (capture)
+            capture_free(capture);
+        return error;
+    }
+    introduce(capture->header);
+    atomic_store_explicit(&capture_attached, capture, memory_order_release);
+    choose_all_anew(capture);
+    return 1;
+}
+
+void capture_detach(void)
+{
+    struct capture *capture = current();
+
+    if (!capture)
+        return;
+    choose_all_anew(NULL);
+    atomic_store_explicit(&capture_attached, NULL, memory_order_release);
+    rundown_wait(); /* for packets without a QP */
+    capture_free(capture);
+}
+
+void capture_start(void)
+{
+    const char *name = secure_getenv("SOFTHCA_CAPTURE");
+
+    if (name && *name)
+        local_invite_control(name);
+}
+
+/* The parent's ring is not mapped here. */
+void capture_after_fork_in_child(void)
+{
+    atomic_store_explicit(&chosen, NULL, memory_order_relaxed);
+    atomic_store_explicit(&capture_attached, NULL, memory_order_relaxed);
+}
