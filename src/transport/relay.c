@@ -195,8 +195,8 @@ static bool relay(struct transport_qp *qp, const struct packet *packet, uint32_t
     }
     psns = psns_of(qp, packet, properties);
     copy = *packet;
-    copy.flags =
-        (packet->flags & PACKET_SOLICITED) | PACKET_ACK_REQUEST; /* `done` follows each acknowledgement */
+    copy.flags &= PACKET_SOLICITED;
+    copy.flags |= PACKET_ACK_REQUEST; /* `done` follows each acknowledgement */
     copy.syndrome = 0;
     moves = may_move(qp);
     if (duplicate && relay_is_away(&qp->relay))

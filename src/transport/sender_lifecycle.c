@@ -16,7 +16,7 @@ void sender_start(struct transport_qp *qp)
     sender->waiting = SENDER_RUNS;
     qp->copied_end = sender->next;
     sender->read_gap_seen = false;
-    qp->next_hints = (attributes->path_mtu & PACKET_MTU) | PACKET_BEGINS;
+    qp->next_hints = (uint8_t)((attributes->path_mtu & PACKET_MTU) | PACKET_BEGINS);
     window_start(qp);
 }
 

@@ -65,8 +65,8 @@ static void make(struct send sends[2], struct pair pairs[2], uint64_t id, bool f
 {
     uint32_t length = one_in(4) ? 1 + below(300) : one_in(8) ? 0 : one_in(3) ? 1 + below(16) : 8;
     uint32_t from = below(SIZE - 512), to = one_in(2) ? below(64) * 8 : below(SIZE - 512);
-    uint32_t flags = (one_in(4) ? 0 : IBV_SEND_SIGNALED) | (one_in(16) ? IBV_SEND_FENCE : 0) |
-                     (one_in(16) ? IBV_SEND_SOLICITED : 0);
+    uint32_t flags = (one_in(4) ? 0u : IBV_SEND_SIGNALED) | (one_in(16) ? IBV_SEND_FENCE : 0u) |
+                     (one_in(16) ? IBV_SEND_SOLICITED : 0u);
     bool is_inline = one_in(3), read = one_in(24), atomic = !read && one_in(24), two = one_in(12);
     uint32_t fault = faulty && one_in(40) ? 1 + below(6) : 0;
 

@@ -391,7 +391,7 @@ static struct side *side_new(struct net *net, unsigned number)
     side->number = number;
     side->incarnation = ++net->incarnations;
     side->alive = true;
-    side->path = (struct cm_path){.local_guid = 0x0200fffe00000000 | number,
+    side->path = (struct cm_path){.local_guid = 0x0200fffe00000000u | number,
                                   .flow_label = 0x12345,
                                   .traffic_class = 0x20,
                                   .hop_limit = 64,

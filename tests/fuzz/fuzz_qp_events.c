@@ -104,7 +104,8 @@ static void hear_of_others(struct fuzz_qp *qp)
                !(opcode_table[packet.opcode].properties & OPCODE_REQUEST)) {
         if (choice & 1) /* on a ring, memory may be named instead */
             packet.flags |= PACKET_BY_REFERENCE;
-        packet.flags |= choice >= 190 ? PACKET_DROPPED : 0;
+        if (choice >= 190)
+            packet.flags |= PACKET_DROPPED;
         packet.payload = qp->memory[MEMORY_ALL];
         relay_response(&qp->transport, &packet, opcode_table[packet.opcode].properties);
     }

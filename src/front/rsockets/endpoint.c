@@ -203,7 +203,8 @@ static int post_write(struct rsocket *rsocket, const struct stream_write *write,
             .sg_list = pieces,
             .num_sge = count,
             .opcode = write->has_immediate ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE,
-            .send_flags = (write->signaled ? IBV_SEND_SIGNALED : 0) | (write->inlined ? IBV_SEND_INLINE : 0),
+            .send_flags =
+                (write->signaled ? IBV_SEND_SIGNALED : 0u) | (write->inlined ? IBV_SEND_INLINE : 0u),
             .imm_data = htobe32(write->immediate),
             .wr.rdma = {.remote_addr = write->address, .rkey = write->key},
         };
