@@ -26,6 +26,15 @@ int fd_lift(int fd)
     return lifted;
 }
 
+int fd_socket(int domain, int type)
+{
+    int saved = errno, fd = fd_lift((int)syscall(SYS_socket, (long)domain, (long)type, 0l));
+    int error = fd < 0 ? -errno : 0;
+
+    errno = saved;
+    return error ? error : fd;
+}
+
 static bool is_tried_again(int error, unsigned *tries)
 {
     if ((error != ENOMEM && error != EINTR) || ++*tries == TRIES)

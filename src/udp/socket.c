@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "base/log.h"
 #include "udp/internal.h"
 #include "wire/ipudp.h"
@@ -28,6 +29,14 @@ static int run_filter(int fd, int option, const struct sock_filter *code, unsign
                                  .filter = (struct sock_filter *)(uintptr_t)code};
 
     return setsockopt(fd, SOL_SOCKET, option, &program, sizeof(program)) < 0 ? -errno : 0;
+}
+
+/* fd_socket(), owned. */
+static int open_datagrams(int family)
+{
+    int fd = fd_socket(family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+    return fd < 0 ? fd : fd_own(fd);
 }
 
 /* --- sending ------------------------------------------------------------------------------------- */
@@ -103,8 +112,7 @@ static int bind_to_usual_path(int fd, int family, struct udp_path *path)
 
 int socket_for_sending(int family, struct udp_path *usual, uint16_t *ret_port, unsigned *ret_segments)
 {
-    int saved = errno, fd = fd_own(socket(family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    int error = fd < 0 ? -errno : 0;
+    int saved = errno, fd = open_datagrams(family), error = fd < 0 ? fd : 0;
 
     if (!error)
         error = set_sending_options(fd, family);
@@ -154,8 +162,7 @@ static void request_packet_info(int fd, int family)
 /* A dual-stack socket, or an IPv4 socket if the kernel has no IPv6. */
 static int open_receiver(int *family)
 {
-    int fd = fd_own(socket(*family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    int error = fd < 0 ? -errno : 0;
+    int fd = open_datagrams(*family), error = fd < 0 ? fd : 0;
 
     if (error == -EAFNOSUPPORT && *family == AF_INET6) {
         *family = AF_INET;
@@ -280,11 +287,10 @@ static int join_ipv6(int fd, const uint8_t group[16], uint32_t ifindex)
 int socket_join(const uint8_t group[16], uint32_t ifindex)
 {
     bool is_ipv4 = ipudp_gid_is_ipv4(group);
-    int family = is_ipv4 ? AF_INET : AF_INET6, saved = errno;
-    int fd = fd_own(socket(family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)), error;
+    int family = is_ipv4 ? AF_INET : AF_INET6, saved = errno, fd = open_datagrams(family), error;
 
     if (fd < 0) {
-        error = -errno;
+        error = fd;
     } else {
         request_packet_info(fd, family);
         accept_zero_checksum(fd, family);

@@ -4,8 +4,27 @@
 #include "standard.h"
 
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
 #include <unistd.h>
+
+/* These two stand in front of libc's, as librspreload of rdma-core 63 and newer does, which makes rsockets here. */
+static _Atomic unsigned internet_sockets;
+
+#define IN_FRONT __attribute__((visibility("default")))
+
+IN_FRONT int socket(int domain, int type, int protocol)
+{
+    if (domain == AF_INET || domain == AF_INET6)
+        internet_sockets++;
+    return (int)syscall(SYS_socket, domain, type, protocol);
+}
+
+IN_FRONT int accept4(int fd, struct sockaddr *restrict address, socklen_t *restrict length, int flags)
+{
+    return (int)syscall(SYS_accept4, fd, address, length, flags);
+}
 
 static struct sockaddr_storage at(uint16_t port)
 {
@@ -504,6 +523,21 @@ static void an_ipv6_listener_hears_ipv4(void **state)
     RS_IS(rclose(listener), 0);
 }
 
+/* What the network path, the search for a route, and a socket of datagrams open is not the program's. */
+static void sockets_of_the_adapter_are_no_rsockets(void **state)
+{
+    unsigned before = internet_sockets; /* the test's network */
+    struct rs_end datagram;
+    struct rs_pair pair;
+
+    rs_pair_open(&pair);
+    rs_talk(&pair);
+    rs_open(&datagram, NEAR, SOCK_DGRAM, NULL);
+    assert_int_equal(internet_sockets, before);
+    rs_close(&datagram);
+    rs_pair_close(&pair);
+}
+
 int main(int argc, char **argv)
 {
     static const struct test tests[] = {
@@ -530,6 +564,7 @@ int main(int argc, char **argv)
         TEST(accepting_sleeps_until_somebody_comes),
         TEST(many_connections_one_after_the_other),
         TEST(an_ipv6_listener_hears_ipv4),
+        TEST(sockets_of_the_adapter_are_no_rsockets),
     };
 
     return run_topic(tests, COUNT(tests), argc, argv);

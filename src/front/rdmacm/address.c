@@ -207,9 +207,9 @@ int address_source(const struct sockaddr *to, const struct sockaddr *from,
     }
     if (to->sa_family == AF_IB)
         return gid_source(to, ret_source);
-    fd = fd_lift(socket(to->sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    fd = fd_socket(to->sa_family, SOCK_DGRAM | SOCK_CLOEXEC);
     if (fd < 0)
-        return -errno;
+        return fd;
     error = ask_route(fd, to, from, ret_source);
     close(fd);
     errno = saved;
