@@ -6,7 +6,7 @@
 #   gcc, clang   builds without a warning; the tree of the other parts is gcc's
 #   demo         make demo
 #   quick        the tests of make quick
-#   programs     ibverbs-utils, perftest, rdmacm-utils, qperf, fio, UCX, libfabric, Open MPI, MPICH
+#   programs     ibverbs-utils, perftest, rdmacm-utils, rsockets, qperf, fio, UCX, libfabric, Open MPI, MPICH
 #   conformance  pyverbs, and rdma-core's own tests of that release
 #   providers    its vendors' provider libraries find every symbol in ours
 #   packages     each package that links the libraries has a row in docs/programs.md
@@ -139,6 +139,8 @@ programs()
     cases "perftest$what" inside --net tests/programs/run.py "${where[@]}" --filter '^ring ib_(?!.*known part)'
     cases "rdmacm-utils$what" inside --net tests/programs/cm.py "${where[@]}" --filter '^(rping|udaddy|ucmatose|cmtime|mckey|rdma_)'
     cases "perftest -R$what" inside --net tests/programs/cm.py "${where[@]}" --filter '^ib_'
+    cases "rsockets$what" inside --net tests/programs/rsockets.py "${where[@]}" --filter '^(?!.*librspreload)'
+    cases "librspreload$what" inside --net tests/programs/rsockets.py "${where[@]}" --filter 'librspreload'
     cases "qperf$what" inside --net tests/programs/cm.py "${where[@]}" --filter '^qperf'
     cases "fio$what" inside --net tests/programs/cm.py "${where[@]}" --filter '^fio'
     cases "UCX$what" inside --net tests/programs/cm.py "${where[@]}" --filter '^UCX'

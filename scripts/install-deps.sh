@@ -13,7 +13,7 @@ check=("${demo[@]}" libcmocka-dev clang clang-format clang-tidy libclang-rt-14-d
        iperf3 curl socat libncurses-dev tmux libjemalloc2 libtcmalloc-minimal4 qemu-system-x86 busybox-static cpio kmod tshark crun gdb sudo)
 # What check-distro.sh needs in the other release: names that every release has.
 distro=("${demo[@]}" clang libcmocka-dev binutils util-linux procps python3-pyverbs rdma-core ibverbs-providers
-        rdmacm-utils qperf fio ucx-utils libfabric-bin openmpi-bin libopenmpi-dev mpich libmpich-dev)
+        rdmacm-utils qperf fio ucx-utils libfabric-bin openmpi-bin libopenmpi-dev mpich libmpich-dev iperf3 curl socat)
 # For another processor (packaging/dist-binary.sh): the libraries are that processor's, which apt has to be told of.
 cross=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross libibverbs-dev:arm64 librdmacm-dev:arm64 libdeflate-dev:arm64)
 # That the tests of it can be built and run as well.
