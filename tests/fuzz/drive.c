@@ -19,6 +19,8 @@
 #ifndef ROUNDS
 #define ROUNDS 200000
 #endif
+/* Fewer rounds, where code is emulated. */
+#define ROUNDS_VARIABLE "SOFTHCA_TEST_ROUNDS"
 
 static struct {
     uint8_t bytes[LENGTH_MAX];
@@ -173,6 +175,19 @@ static void write_seeds(const char *directory)
     }
 }
 
+static unsigned long rounds(void)
+{
+    const char *text = getenv(ROUNDS_VARIABLE);
+    char *end;
+    unsigned long value;
+
+    if (!text)
+        return ROUNDS;
+    value = strtoul(text, &end, 10);
+    require(value && !*end);
+    return value;
+}
+
 int main(int argc, char **argv)
 {
     fuzz_seeds(add_seed);
@@ -194,7 +209,7 @@ int main(int argc, char **argv)
 
     for (size_t i = 0; i < seed_count; i++)
         run(seeds[i].bytes, seeds[i].length);
-    for (unsigned i = 0; i < ROUNDS; i++) {
+    for (unsigned long i = rounds(); i > 0; i--) {
         uint8_t bytes[LENGTH_MAX];
         const size_t seed = draw((uint32_t)seed_count);
 
