@@ -325,11 +325,9 @@ static inline void fill_message(struct transport_qp *qp, const struct send_wqe *
 {
     uint32_t at = qp->record->sender.next_offset;
     bool first = at == 0, last = at + 1 == wqe->packets;
+    uint8_t opcode = first ? last ? form->only : form->first : last ? form->last : form->middle;
 
-    if (first)
-        packet->opcode |= last ? form->only : form->first;
-    else
-        packet->opcode |= last ? form->last : form->middle;
+    packet->opcode |= opcode;
     if (first && form->kind == REQUEST_WRITE) {
         packet->rkey = wqe->rkey;
         packet->address = wqe->remote_address;
