@@ -311,10 +311,10 @@ static bool breaks_rules(const struct qp_record *record, struct ibv_qp_attr *att
     if (transition_check((enum ibv_qp_type)record->type, (enum ibv_qp_state)record->state, attr, mask,
                          &lenient) != -EINVAL)
         return false;
-    words_add(
-        words,
-        "%s to %s is not a transition with attribute mask 0x%x, or a value is out of range (ibv_modify_qp(3))",
-        name_qp_state(record->state), name_qp_state(to), (unsigned)mask);
+    words_add(words,
+              "%s to %s is not a transition with attribute mask 0x%x, or a value is out of range "
+              "(ibv_modify_qp(3))",
+              name_qp_state(record->state), name_qp_state(to), (unsigned)mask);
     return true;
 }
 

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/sys.h"
 #include "engine/cm/agent_events.h"
+#include "engine/cm/connection_faults.h"
 #include "engine/cm/gsi.h"
 #include "engine/cm/id_record.h"
 #include "engine/cm/services.h"
@@ -40,11 +41,7 @@ struct cm_agent_id {
     bool unanswered;         /* the id of a request that is not accepted yet: no events to the owner */
     struct service *service; /* in whose backlog the request counts; NULL: none */
     struct list request;     /* in service->requests */
-    /* Injected faults: */
-    bool unheard;       /* what it sends is lost */
-    uint32_t qpn;       /* of its connection; 0: none yet */
-    ns_t ends_at;       /* when it is disconnected; NS_NEVER: not */
-    struct list linked; /* in `connected` */
+    struct connection_faults faults;
 };
 
 /* Guards the state machine, ids and services. Below the receive locks of lanes; above the locks of timers, names and
@@ -55,8 +52,6 @@ static bool ready;   /* `cm` is initialized: it responds to MADs, also in proces
 static bool started; /* call_start() has succeeded: `cm` has a QPN block for comm ids, and `owner` is set */
 static uint16_t first_block;
 static const struct cm_agent_owner *owner;
-static struct list connected = {&connected, &connected}; /* open ids with a QP */
-static ns_t next_end = NS_NEVER;                         /* the earliest of their ends_at */
 /* Result of port_request() for receive(): the service that does not listen yet; NULL: another result. */
 static struct service *too_early_for;
 
@@ -70,7 +65,7 @@ static struct cm_agent_id *agent_id_of(const struct cm_id *id)
 static void port_send(struct cm *machine, const struct cm_path *to, const struct cm_id *id,
                       const uint8_t mad[MAD_LENGTH])
 {
-    if (!id || !agent_id_of(id)->unheard)
+    if (!id || !agent_id_of(id)->faults.unheard)
         gsi_post(to, mad);
 }
 
@@ -115,7 +110,7 @@ static int port_request(struct cm *machine, const struct cm_request *request, st
         return error;
     }
     agent_id->unanswered = true;
-    list_init(&agent_id->linked);
+    connection_faults_init(&agent_id->faults, &agent_id->id);
     service->waiting++;
     agent_id->service = service;
     list_push_back(&service->requests, &agent_id->request);
@@ -123,48 +118,12 @@ static int port_request(struct cm *machine, const struct cm_request *request, st
     return 0;
 }
 
-/* The connection is established: does an injected fault end it after a time? */
-static void note_established(struct cm_agent_id *agent_id)
-{
-    const struct inject_rule *rule = faults_meet_cm(INJECT_DISCONNECTED, INJECT_ACTIVE);
-
-    if (!rule)
-        return;
-    agent_id->ends_at = sys_now() + rule->time;
-    next_end = min_of(next_end, agent_id->ends_at);
-}
-
-static void note_qp(struct cm_agent_id *agent_id, uint32_t qpn)
-{
-    agent_id->qpn = qpn;
-    agent_id->ends_at = NS_NEVER;
-    list_remove(&agent_id->linked);
-    list_push_back(&connected, &agent_id->linked);
-}
-
-/* Disconnects those whose time has come. */
-static void end_connections(ns_t now)
-{
-    if (now < next_end)
-        return;
-    next_end = NS_NEVER;
-    list_for_each (node, &connected) {
-        struct cm_agent_id *agent_id = list_entry(node, struct cm_agent_id, linked);
-
-        if (agent_id->ends_at <= now) {
-            agent_id->ends_at = NS_NEVER;
-            (void)cm_disconnect(&cm, &agent_id->id, now); /* it may have ended by itself */
-        }
-        next_end = min_of(next_end, agent_id->ends_at);
-    }
-}
-
 static void port_event(struct cm *machine, struct cm_id *id, const struct cm_event *event)
 {
     struct cm_agent_id *agent_id = agent_id_of(id);
 
     if (event->type == CM_EVENT_ESTABLISHED)
-        note_established(agent_id);
+        connection_faults_established(&agent_id->faults);
     if (!agent_id->closed && !agent_id->unanswered)
         owner->event(agent_id->context, event);
 }
@@ -210,7 +169,7 @@ static void leave(void)
     int before = cancellation_before;
 
     if (ready)
-        timers_set_cm_agent(min_of(cm_next(&cm), next_end));
+        timers_set_cm_agent(min_of(cm_next(&cm), connection_faults_next()));
     lock_release(&cm_lock);
     gsi_flush();
     pthread_setcancelstate(before, NULL);
@@ -297,7 +256,7 @@ void cm_agent_due(void)
 {
     enter();
     if (ready) {
-        end_connections(sys_now());
+        connection_faults_due(&cm, sys_now());
         cm_run(&cm, sys_now());
     }
     leave();
@@ -314,20 +273,14 @@ void cm_agent_peer_gone(uint64_t serial)
 void cm_agent_disconnect_qp(uint32_t qpn)
 {
     enter();
-    list_for_each (node, &connected) {
-        struct cm_agent_id *agent_id = list_entry(node, struct cm_agent_id, linked);
-
-        if (agent_id->qpn == qpn)
-            (void)cm_disconnect(&cm, &agent_id->id, sys_now()); /* -EINVAL: it was never established */
-    }
+    connection_faults_disconnect(&cm, qpn, sys_now());
     leave();
 }
 
 void cm_agent_after_fork_in_child(void)
 {
     lock_init(&cm_lock);
-    list_init(&connected);
-    next_end = NS_NEVER;
+    connection_faults_after_fork_in_child();
     ready = started = false; /* call_start() initializes everything again */
     services_after_fork_in_child();
 }
@@ -493,7 +446,7 @@ static struct cm_agent_id *call_create(void *context)
         return NULL;
     agent_id->context = context;
     list_init(&agent_id->request);
-    list_init(&agent_id->linked);
+    connection_faults_init(&agent_id->faults, &agent_id->id);
     cm_id_init(&agent_id->id);
     return agent_id;
 }
@@ -504,7 +457,7 @@ static void call_close(struct cm_agent_id *agent_id)
         return;
     enter();
     leave_backlog(agent_id);
-    list_remove(&agent_id->linked);
+    connection_faults_leave(&agent_id->faults);
     agent_id->closed = true;
     cm_close(&cm, &agent_id->id, sys_now());
     leave();
@@ -532,8 +485,8 @@ static int call_connect(struct cm_agent_id *agent_id, const struct cm_connect *c
         leave();
         return 0;
     }
-    agent_id->unheard = faults_meet_cm(INJECT_UNREACHABLE, INJECT_ACTIVE) != NULL;
-    note_qp(agent_id, connect->qpn);
+    agent_id->faults.unheard = faults_meet_cm(INJECT_UNREACHABLE, INJECT_ACTIVE) != NULL;
+    connection_faults_begin(&agent_id->faults, connect->qpn);
     error = cm_connect(&cm, &agent_id->id, connect, sys_now());
     if (error == -ENOSPC && !grant_block())
         error = cm_connect(&cm, &agent_id->id, connect, sys_now());
@@ -546,7 +499,7 @@ static int call_accept(struct cm_agent_id *agent_id, const struct cm_accept *acc
     int error;
 
     enter();
-    note_qp(agent_id, accept->qpn);
+    connection_faults_begin(&agent_id->faults, accept->qpn);
     error = cm_accept(&cm, &agent_id->id, accept, sys_now());
     if (error == -ENOSPC && !grant_block())
         error = cm_accept(&cm, &agent_id->id, accept, sys_now());
@@ -563,7 +516,7 @@ static int call_establish(struct cm_agent_id *agent_id)
     enter();
     error = cm_establish(&cm, &agent_id->id, sys_now());
     if (!error)
-        note_established(agent_id);
+        connection_faults_established(&agent_id->faults);
     leave();
     return error;
 }
@@ -605,7 +558,7 @@ static int call_resolve(struct cm_agent_id *agent_id, const struct cm_resolve *r
 
     open_network_to(resolve->path.remote_gid);
     enter();
-    agent_id->unheard = faults_meet_cm(INJECT_UNREACHABLE, INJECT_ACTIVE) != NULL;
+    agent_id->faults.unheard = faults_meet_cm(INJECT_UNREACHABLE, INJECT_ACTIVE) != NULL;
     error = cm_resolve(&cm, &agent_id->id, resolve, sys_now());
     if (error == -ENOSPC && !grant_block())
         error = cm_resolve(&cm, &agent_id->id, resolve, sys_now());

@@ -14,14 +14,20 @@
 
 struct lane_state;
 
+/* --- datagrams.c ------------------------------------------------------------------------------------------- */
+
+/* As transport_ports.send. QP lock held. */
+int datagram_send(struct qp *qp, const struct packet *packet, const struct iovec *gather,
+                  unsigned gather_count, const struct path_address *to);
+
 /* --- route.c: the engine's transport ports --------------------------------------------------------------- */
 
 extern const struct qp_ports engine_qp_ports;
 
-/* Sends on a lane other than the QP's own. 0; -EAGAIN: the QP is in the lane's list of blocked QPs; -errno. QP
+/* 0: sent, and *kick is set: the lane has to be rung; -EAGAIN: the QP is in the lane's list of blocked QPs; -errno. QP
  * lock held. */
-int route_send_on(struct qp *qp, struct lane *lane, const struct packet *packet, const struct iovec *gather,
-                  unsigned gather_count);
+int route_send_on(struct qp *qp, struct lane *lane, bool *kick, const struct packet *packet,
+                  const struct iovec *gather, unsigned gather_count);
 /* local_resolve(). NULL: the QP waits for route_resolved(). QP lock held. */
 struct link *route_resolve_or_wait(struct qp *qp, uint32_t qpn);
 /* Responses take the lane of the last request. QP lock held. */

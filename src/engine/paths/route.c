@@ -150,8 +150,8 @@ void route_set_reply_lane(struct qp *qp, struct lane *lane)
     offer_channel(qp, lane);
 }
 
-static int send_on(struct qp *qp, struct lane *lane, bool *kick, const struct packet *packet,
-                   const struct iovec *gather, unsigned gather_count)
+int route_send_on(struct qp *qp, struct lane *lane, bool *kick, const struct packet *packet,
+                  const struct iovec *gather, unsigned gather_count)
 {
     for (;;) {
         int error = lane_send(lane, packet, gather, gather_count);
@@ -171,30 +171,6 @@ static int send_on(struct qp *qp, struct lane *lane, bool *kick, const struct pa
     }
 }
 
-int route_send_on(struct qp *qp, struct lane *lane, const struct packet *packet, const struct iovec *gather,
-                  unsigned gather_count)
-{
-    bool kick;
-
-    return send_on(qp, lane, &kick, packet, gather, gather_count);
-}
-
-struct multicast_copy {
-    const struct packet *packet;
-    const struct iovec *gather;
-    unsigned gather_count;
-};
-
-static void send_multicast_copy(struct link *link, void *argument)
-{
-    const struct multicast_copy *copy = argument;
-    struct lane *lane = link_lane(link, copy->packet->src_qpn);
-
-    /* Without space the copy is lost: a slow member must not stop the others. */
-    if (lane_send(lane, copy->packet, copy->gather, copy->gather_count) == 0)
-        lane_ring(lane);
-}
-
 /* Resolves again once the QP is in the list: route_resolved() may have run before, and found the list without
  * the QP. QP lock held. */
 struct link *route_resolve_or_wait(struct qp *qp, uint32_t qpn)
@@ -208,74 +184,6 @@ struct link *route_resolve_or_wait(struct qp *qp, uint32_t qpn)
     return link;
 }
 
-static int send_ud_local(struct qp *qp, const struct packet *packet, const struct iovec *gather,
-                         unsigned gather_count, const struct path_address *to)
-{
-    struct packet out = *packet;
-    struct link *link;
-    struct lane *lane;
-    bool kick = false;
-    int error;
-
-    if (to->is_multicast) {
-        struct multicast_copy copy = {&out, gather, gather_count};
-
-        if (!multicast_ready()) {
-            /* In the list first: the last link may come between the check and the list. */
-            waiting_enter(qp, ROUTE_WAITS_FOR_OWNER);
-            if (!multicast_ready())
-                return -EAGAIN;
-            waiting_enter(qp, ROUTE_WAITS_FOR_NOTHING);
-        }
-        out.dest_ifindex = to->source_ifindex;
-        local_for_each_peer(send_multicast_copy, &copy);
-        return 0;
-    }
-    out.dest_ifindex = to->destination_ifindex;
-    link = local_resolve(packet->dest_qpn);
-    if (!link) {
-        if (route_of(qp)->missing_block == packet->dest_qpn / LOCAL_BLOCK_QPNS + 1) {
-            route_of(qp)->missing_block =
-                0; /* no process owns the number; the next datagram resolves again */
-            datagram_dropped(&qp->transport, packet, DROP_NOBODY, packet->dest_qpn, 0);
-            return 0;
-        }
-        link = route_resolve_or_wait(qp, packet->dest_qpn);
-        if (!link)
-            return -EAGAIN;
-    }
-    lane = link_lane(link, packet->src_qpn);
-    error = send_on(qp, lane, &kick, &out, gather, gather_count);
-    if (kick) {
-        /* qp_route.kick covers one lane, and datagrams take many: the others are rung at once. */
-        if (lane == route_of(qp)->lane)
-            route_of(qp)->kick = true;
-        else if (!route_of(qp)->lane) {
-            route_of(qp)->lane = lane;
-            route_of(qp)->kick = true;
-        } else {
-            lane_ring(lane);
-        }
-    }
-    return error == -EHOSTUNREACH ? 0 : error;
-}
-
-static int send_ud(struct qp *qp, const struct packet *packet, const struct iovec *gather,
-                   unsigned gather_count, const struct path_address *to)
-{
-    bool local = to->is_multicast || to->destination_ifindex;
-    bool by_network = to->is_multicast ? network_has_groups(qp) : !local || network_is_forced();
-    int error = 0;
-
-    if (unlikely(port_is_down(qp)))
-        return 0;
-    if (by_network)
-        error = network_send(qp, packet, gather, gather_count, to);
-    if (local && !(by_network && network_is_forced()) && error != -EAGAIN)
-        error = send_ud_local(qp, packet, gather, gather_count, to);
-    return error == -EAGAIN ? -EAGAIN : 0; /* an undeliverable datagram is lost, like on a network */
-}
-
 /* The packet takes the path of the QP. QP lock held. */
 static inline __attribute__((always_inline)) int send_by_path(struct qp *qp, const struct packet *packet,
                                                               const struct iovec *gather,
@@ -287,7 +195,7 @@ static inline __attribute__((always_inline)) int send_by_path(struct qp *qp, con
     if (unlikely(packet->flags & PACKET_FRAME))
         return raw_transmit(qp, packet, gather, gather_count);
     if (to)
-        return send_ud(qp, packet, gather, gather_count, to);
+        return datagram_send(qp, packet, gather, gather_count, to);
     if (unlikely(qp->origin)) {
         relayed = *packet;
         relayed.flags |= PACKET_RELAYED;
@@ -298,7 +206,8 @@ static inline __attribute__((always_inline)) int send_by_path(struct qp *qp, con
     if (!(opcode_table[packet->opcode].properties & OPCODE_REQUEST)) {
         if (!route_of(qp)->reply_lane)
             return -EHOSTUNREACH;
-        return send_on(qp, route_of(qp)->reply_lane, &route_of(qp)->kick_reply, packet, gather, gather_count);
+        return route_send_on(qp, route_of(qp)->reply_lane, &route_of(qp)->kick_reply, packet, gather,
+                             gather_count);
     }
     if (unlikely(!route_of(qp)->lane)) {
         struct link *link;
@@ -321,7 +230,7 @@ static inline __attribute__((always_inline)) int send_by_path(struct qp *qp, con
         }
         set_lane(qp, connection_lane(link, packet->src_qpn, packet->dest_qpn));
     }
-    return send_on(qp, route_of(qp)->lane, &route_of(qp)->kick, packet, gather, gather_count);
+    return route_send_on(qp, route_of(qp)->lane, &route_of(qp)->kick, packet, gather, gather_count);
 }
 
 static cold_path int send_captured(struct qp *qp, const struct packet *packet, const struct iovec *gather,

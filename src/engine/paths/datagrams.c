@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Datagrams that are sent: to a QP of this host, to the members of a group on it, and to the network. */
+#include <errno.h>
+
+#include "engine/core/core.h"
+#include "engine/core/route.h"
+#include "engine/paths/paths.h"
+
+struct multicast_copy {
+    const struct packet *packet;
+    const struct iovec *gather;
+    unsigned gather_count;
+};
+
+static void send_multicast_copy(struct link *link, void *argument)
+{
+    const struct multicast_copy *copy = argument;
+    struct lane *lane = link_lane(link, copy->packet->src_qpn);
+
+    /* Without space the copy is lost: a slow member must not stop the others. */
+    if (lane_send(lane, copy->packet, copy->gather, copy->gather_count) == 0)
+        lane_ring(lane);
+}
+
+static int send_on_host(struct qp *qp, const struct packet *packet, const struct iovec *gather,
+                        unsigned gather_count, const struct path_address *to)
+{
+    struct packet out = *packet;
+    struct link *link;
+    struct lane *lane;
+    bool kick = false;
+    int error;
+
+    if (to->is_multicast) {
+        struct multicast_copy copy = {&out, gather, gather_count};
+
+        if (!multicast_ready()) {
+            /* In the list first: the last link may come between the check and the list. */
+            waiting_enter(qp, ROUTE_WAITS_FOR_OWNER);
+            if (!multicast_ready())
+                return -EAGAIN;
+            waiting_enter(qp, ROUTE_WAITS_FOR_NOTHING);
+        }
+        out.dest_ifindex = to->source_ifindex;
+        local_for_each_peer(send_multicast_copy, &copy);
+        return 0;
+    }
+    out.dest_ifindex = to->destination_ifindex;
+    link = local_resolve(packet->dest_qpn);
+    if (!link) {
+        if (route_of(qp)->missing_block == packet->dest_qpn / LOCAL_BLOCK_QPNS + 1) {
+            route_of(qp)->missing_block =
+                0; /* no process owns the number; the next datagram resolves again */
+            datagram_dropped(&qp->transport, packet, DROP_NOBODY, packet->dest_qpn, 0);
+            return 0;
+        }
+        link = route_resolve_or_wait(qp, packet->dest_qpn);
+        if (!link)
+            return -EAGAIN;
+    }
+    lane = link_lane(link, packet->src_qpn);
+    error = route_send_on(qp, lane, &kick, &out, gather, gather_count);
+    if (kick) {
+        /* qp_route.kick covers one lane, and datagrams take many: the others are rung at once. */
+        if (lane == route_of(qp)->lane)
+            route_of(qp)->kick = true;
+        else if (!route_of(qp)->lane) {
+            route_of(qp)->lane = lane;
+            route_of(qp)->kick = true;
+        } else {
+            lane_ring(lane);
+        }
+    }
+    return error == -EHOSTUNREACH ? 0 : error;
+}
+
+int datagram_send(struct qp *qp, const struct packet *packet, const struct iovec *gather,
+                  unsigned gather_count, const struct path_address *to)
+{
+    bool local = to->is_multicast || to->destination_ifindex;
+    bool by_network = to->is_multicast ? network_has_groups(qp) : !local || network_is_forced();
+    int error = 0;
+
+    if (unlikely(port_is_down(qp)))
+        return 0;
+    if (by_network)
+        error = network_send(qp, packet, gather, gather_count, to);
+    if (local && !(by_network && network_is_forced()) && error != -EAGAIN)
+        error = send_on_host(qp, packet, gather, gather_count, to);
+    return error == -EAGAIN ? -EAGAIN : 0; /* an undeliverable datagram is lost, like on a network */
+}
