@@ -114,12 +114,19 @@ def forking(address):
                    persistent=True, env={'LD_PRELOAD': PRELOAD, 'RDMAV_FORK_SAFE': '1'}, says=('^custom ',))
 
 
-def fork_semaphore_is_ours():
-    """librspreload.so's fork servers take turns by a semaphore of this name, which is left behind and its maker's alone."""
+def can_take_the_fork_semaphore():
+    """librspreload.so's fork servers take turns by a semaphore of this name, which is left behind and its maker's alone. Where
+    its holder was killed it stays taken, so that of an earlier test is removed."""
+    path = '/dev/shm/sem.rsocket_fork'
     try:
-        return os.stat('/dev/shm/sem.rsocket_fork').st_uid in (os.geteuid(), pairs.USERS['a'])
-    except OSError:
-        return True
+        if os.stat(path).st_uid not in (os.geteuid(), pairs.USERS['a']):
+            return False
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+    except PermissionError:
+        return False
+    return True
 
 
 def build(addresses, work):
@@ -128,7 +135,7 @@ def build(addresses, work):
     cases += [udpong(a) for a in addresses] + [udpong(address, '-T', o) for o in 'abne']
     if os.path.exists(PRELOAD):
         cases += [iperf3(address), iperf3(address, '-R'), iperf3(address, '-P', '3'), curl(address, work)]
-        cases += [forking(address)] if fork_semaphore_is_ours() else []
+        cases += [forking(address)] if can_take_the_fork_semaphore() else []
     return cases
 
 
