@@ -285,9 +285,12 @@ struct others {
 /* Calls in which the library's threads wait for something to do. */
 static bool waits(const struct user_regs_struct *registers)
 {
-    static const unsigned long long calls[] = {SYS_epoll_wait, SYS_epoll_pwait, SYS_epoll_pwait2,
-                                               SYS_ppoll,      SYS_poll,        SYS_futex,
-                                               SYS_read,       SYS_recvmsg};
+    static const unsigned long long calls[] = {
+        SYS_epoll_wait,   SYS_epoll_pwait, SYS_ppoll, SYS_poll, SYS_futex, SYS_read, SYS_recvmsg,
+#ifdef SYS_epoll_pwait2
+        SYS_epoll_pwait2, /* Linux 5.11 */
+#endif
+    };
 
     for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++)
         if (registers->orig_rax == calls[i])

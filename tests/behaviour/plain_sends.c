@@ -107,8 +107,8 @@ struct play {
 static void add_send(struct play *play, struct pair pairs[2], uint64_t id, uint32_t length, bool faulty)
 {
     uint32_t from = below(SIZE / 2 - 512), imm = below(1000);
-    uint32_t flags = (one_in(4) ? 0 : IBV_SEND_SIGNALED) | (one_in(16) ? IBV_SEND_FENCE : 0) |
-                     (one_in(8) ? IBV_SEND_SOLICITED : 0);
+    uint32_t flags = (one_in(4) ? 0u : IBV_SEND_SIGNALED) | (one_in(16) ? IBV_SEND_FENCE : 0u) |
+                     (one_in(8) ? IBV_SEND_SOLICITED : 0u);
     bool with_imm = one_in(4), is_inline = one_in(3) && length <= 64, two = one_in(12) && length > 1;
     uint32_t fault = faulty && one_in(60) ? 1 + below(3) : 0;
 

@@ -178,7 +178,7 @@ static inline void run_end(struct run *run, struct lane *lane)
     responder->offset = 0;
     responder->plain += count;
     responder->acks_owed += count;
-    responder->ack_owed |= run->ack_request;
+    responder->ack_owed = (uint8_t)(responder->ack_owed | run->ack_request);
     traffic->messages += count;
     traffic->bytes += run->bytes;
     qp_receives_completed += count;

@@ -90,7 +90,7 @@ static inline bool run_send(struct run *run, struct send_wqe *wqe, struct lane *
     if (unlikely(!from))
         return false;
     small->opcode = opcode == IBV_WR_SEND ? OP_SEND_ONLY : OP_SEND_ONLY_IMM;
-    small->flags = PACKET_ACK_REQUEST | (flags & WQE_SOLICITED ? PACKET_SOLICITED : 0);
+    small->flags = (uint8_t)(PACKET_ACK_REQUEST | (flags & WQE_SOLICITED ? PACKET_SOLICITED : 0));
     small->argument = opcode == IBV_WR_SEND ? 0 : immediate;
     small->length = length;
     small->payload = from;
@@ -122,7 +122,7 @@ static inline bool send_wr(struct run *run, struct lane *lane, const struct ibv_
         return false;
     wqe->wr_id = wr->wr_id;
     wqe->opcode = (uint8_t)wr->opcode;
-    wqe->flags = flags | chained | (is_inline ? WQE_INLINE : 0);
+    wqe->flags = (uint8_t)(flags | chained | (is_inline ? WQE_INLINE : 0));
     wqe->num_sge = !is_inline;
     wqe->length = sge.length;
     wqe->imm_or_rkey = wr->imm_data;
