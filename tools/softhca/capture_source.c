@@ -124,7 +124,8 @@ void source_peek(struct capture_source *source, uint64_t *limit)
     case CAPTURE_ENTRY:
         source->has_record = true;
         source->unfilled_since = 0;
-        source->time = source->record.time - (uint64_t)source->clock_ahead;
+        /* A thread takes the time after its place in the ring, and may lose the processor between the two. */
+        source->time = max_of(source->time, source->record.time - (uint64_t)source->clock_ahead);
         return;
     case CAPTURE_UNFILLED:
         wait_for_filling(source, limit);
