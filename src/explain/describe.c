@@ -50,8 +50,10 @@ static void describe_path(struct out *out, const struct path_record *path, bool 
         out_string(out, "not_mapped_because", why);
     if (failed && unsettled)
         return;
-    words_add(words, " (%s%s", path->kind == PATH_NOBODY ? "" : "path: ",
-              path->kind == PATH_NOBODY ? "no such QP" : name_path(path->kind));
+    if (path->kind == PATH_NOBODY)
+        words_add(words, " (no such QP");
+    else /* CMA is the connection manager to most readers */
+        words_add(words, " (path: %s", path->kind == PATH_CMA ? "kernel copy" : name_path(path->kind));
     if (why && !failed)
         words_add(words, ", peer's memory not mapped: %s", why);
     words_add(words, ")");

@@ -86,7 +86,8 @@ static bool add_key_reason(const struct view *view, struct words *words, const s
         add_withdrawn(view, words, fault);
         return true;
     case FAULT_KEY_REPLACED:
-        words_add(words, "no MR has this %s now: its MR was deregistered, and its index is that of ", name);
+        words_add(words, "no MR has this %s now: its MR was deregistered, and the same index was given to ",
+                  name);
         add_region(words, fault);
         return true;
     case FAULT_WINDOW_UNBOUND:
@@ -440,7 +441,7 @@ static void add_reason(const struct view *view, struct words *words, const struc
         words_add(words, "a packet does not continue the operation with which its message began");
         return;
     case FAULT_OPCODE:
-        words_add(words, "opcode 0x%02llx is not one of RC", value);
+        words_add(words, "opcode 0x%02llx is not an RC opcode", value);
         return;
     case FAULT_SRQ:
         words_add(words, "no SRQ has number %llu in the XRC domain of QP 0x%06x", value, object_qpn(qp));
@@ -473,9 +474,10 @@ static void add_reason(const struct view *view, struct words *words, const struc
         add_response(view, words, qp);
         return;
     case FAULT_READ_DEPTH:
-        words_add(words, qp->qp.attributes.max_rd_atomic ? "READs and atomics need RC or XRC"
-                                                         : "max_rd_atomic of the QP is 0, so it cannot send "
-                                                           "any (an attribute of ibv_modify_qp to RTS)");
+        words_add(words, qp->qp.attributes.max_rd_atomic
+                             ? "READs and atomics need RC or XRC"
+                             : "max_rd_atomic of the QP is 0, so it cannot send a READ or an "
+                               "atomic (an attribute of ibv_modify_qp to RTS)");
         return;
     case FAULT_LENGTH:
         words_add(words, "the message has %llu bytes, but may have at most %llu", value, wanted);

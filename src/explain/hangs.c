@@ -226,7 +226,7 @@ static void describe_send_queue(const struct view *view, struct out *out, const 
         object->qp.send_depth - min_of(sender->posted - sender->completed, object->qp.send_depth);
 
     words_add(words,
-              "%s: its send queue is full for good: all %u slots hold work requests without "
+              "%s: its send queue is permanently full: all %u slots hold work requests without "
               "IBV_SEND_SIGNALED",
               object_label(view, object).text, object->qp.send_depth);
     explanation_begin(view, out, "hang", words->text);

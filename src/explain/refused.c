@@ -118,11 +118,11 @@ static void add_queue(struct words *words, const struct refused_record *record, 
     unsigned long long slots = (unsigned long long)record->value;
 
     if (record->form == REFUSAL_SILENT)
-        words_add(
-            words,
-            "the send queue is full for good: all %llu slots hold work requests that have ended, and none of "
-            "them was posted with IBV_SEND_SIGNALED",
-            slots);
+        words_add(words,
+                  "the send queue is permanently full: all %llu slots hold work requests that have ended, "
+                  "and none of "
+                  "them was posted with IBV_SEND_SIGNALED",
+                  slots);
     else if (!slots)
         words_add(words, "the %s has no slots: it was created with length 0", argument);
     else if (record->low == slots)
@@ -197,7 +197,7 @@ static bool add_reason(struct words *words, const struct refused_record *record,
                   argument);
         break;
     case REFUSAL_COUNT:
-        words_add(words, "the limit is reached: there are %lld %s", value, argument);
+        words_add(words, "the limit of %lld %s is reached", value, argument);
         break;
     case REFUSAL_MEMORY:
         words_add(words, "the system has no memory left for it");
@@ -269,11 +269,10 @@ static bool add_reason(struct words *words, const struct refused_record *record,
                   value);
         break;
     case REFUSAL_STATE:
-        words_add(words, "the QP is in %s, but %s %s", name_qp_state((uint32_t)value), argument,
-                  high ? "is possible from " : "needs ");
+        words_add(words, "the QP is in %s, but %s %s", name_qp_state((uint32_t)value), argument, "needs ");
         add_choice(words, low, name_qp_state);
         if (high)
-            words_add(words, " on");
+            words_add(words, " or a later state");
         break;
     case REFUSAL_TYPE:
         words_add(words, "the QP is of type %s, but %s needs ", name_qp_type((uint32_t)value), argument);

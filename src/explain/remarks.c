@@ -17,8 +17,9 @@ static const struct {
     [REMARK_ARMED] = {"armed notification", "armed notifications"},
     [REMARK_OBJECTS] = {"object not destroyed", "objects not destroyed"},
     [REMARK_DROPPED] = {"QP that dropped datagrams", "QPs that dropped datagrams"},
-    [REMARK_REFUSED] = {"failed call that may be intended", "failed calls that may be intended"},
-    [REMARK_REPEATED] = {"repetition of an explanation", "repetitions of explanations"},
+    [REMARK_REFUSED] = {"failed call that the program may expect to fail",
+                        "failed calls that the program may expect to fail"},
+    [REMARK_REPEATED] = {"repeated explanation", "repeated explanations"},
 };
 _Static_assert(array_size(nouns) == REMARKS, "a noun for each");
 

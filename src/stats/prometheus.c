@@ -172,7 +172,7 @@ static void retries(const struct crowd *crowd)
          RETRY(retries.retransmissions)},
         {"sequence_naks_received_total", "PSN sequence error NAKs received", RETRY(retries.sequence_naks)},
         {"rnr_naks_received_total", "RNR NAKs received: the peer had no receive", RETRY(retries.rnr_naks)},
-        {"rnr_naks_sent_total", "RNR NAKs sent: a request found no receive", RETRY(traffic.rnr_naks_sent)},
+        {"rnr_naks_sent_total", "RNR NAKs sent, because no receive was posted", RETRY(traffic.rnr_naks_sent)},
         {"ack_timeouts_total", "Times that the ACK timer expired", RETRY(retries.timeouts)},
         {"probes_total", "Packets sent again early, to learn whether they were lost", RETRY(retries.probes)},
         {"congestion_notifications_total", "CNPs that slowed a QP down", RETRY(retries.congestions)},

@@ -26,7 +26,7 @@ static void take_masked(void *value, void *mask, const void *from_value, const v
 static int need_layer(struct rule *rule, uint32_t layer, uint32_t excluded)
 {
     if (rule->layers & (layer | excluded))
-        return refuse_because(-EINVAL, "specs: a layer occurs twice, or beside one that excludes it");
+        return refuse_because(-EINVAL, "specs have the same layer twice, or two that exclude each other");
     rule->layers |= layer;
     return 0;
 }

@@ -94,7 +94,7 @@ EXPECTED = {
                               rf"wr_id 471\d .*: {INVALID}qp_access_flags of that QP lack IBV_ACCESS_REMOTE_READ, or more READs and "
                               rf"atomics were in flight than its max_dest_rd_atomic permits \(max_rd_atomic here is 8\){WHICH}",
                               first=""),
-    "no-reads-granted": Mistake(READ + r": max_rd_atomic of the QP is 0, so it cannot send any \(an attribute of ibv_modify_qp to RTS\)$"),
+    "no-reads-granted": Mistake(READ + r": max_rd_atomic of the QP is 0, so it cannot send a READ or an atomic \(an attribute of ibv_modify_qp to RTS\)$"),
     "receive-too-small": Mistake(fr"SEND of 256 bytes: the receive wr_id 77 \(0x4d\) of {QP} has 100 bytes, 156 too few",
                                  r"receive wr_id 77 \(0x4d\): it has 100 bytes, 156 too few",
                                  fr"SEND of 256 bytes: {INVALID}the receive posted there has less than 256 bytes, {MTU}"),

@@ -182,7 +182,7 @@ def test_a_peer_whose_memory_is_read():
                            ("mapped", "no permission to read|the peer process does not share|no request so far was for memory")):
         with Situation("stopped-peer", SOFTHCA_LOCAL=local) as situation:
             situation.until_it_hangs()
-            matches(rf", to QP 0x[0-9a-f]+ of process \d+ \(path: (mapped|(ring|cma), peer's memory not mapped: ({reasons})[^)]*)\)",
+            matches(rf", to QP 0x[0-9a-f]+ of process \d+ \(path: (mapped|(ring|kernel copy), peer's memory not mapped: ({reasons})[^)]*)\)",
                     softhca("ps", situation.pid))
             situation.end()
 

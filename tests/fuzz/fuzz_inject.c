@@ -40,8 +40,8 @@ void fuzz_seeds(fuzz_add *add)
         "call=ibv_post_send,errno=12,percent=0.25,seed=9",
         "completion=REM_ACCESS_ERR opcode=RDMA_WRITE qp=3 side=send n=9",
         "event=device_fatal at=ibv_post_send n=4;packet=drop of=requests percent=12.5 seed=3",
-        "cm=REJECTED reason=STALE_CONNECTION side=passive; cm=DISCONNECTED time=2s; event=port_down "
-        "time=1min",
+        ("cm=REJECTED reason=STALE_CONNECTION side=passive; cm=DISCONNECTED time=2s; event=port_down "
+         "time=1min"),
         "packet=reorder by=3 time=20ms; packet=rate limit=10Mbit; packet=delay time=2s percent=1",
         "limit=max_qp value=4; # a comment\nlimit=max_cqe value=16",
     };

@@ -687,7 +687,7 @@ static void queues_that_stand_still(void **state)
     assert_null(said(explain_hang, OBJECT_QP, 0));
     for (uint32_t i = 0; i < FIXTURE_SLOTS; i++)
         fixture_send(qp, i)->flags = 0;
-    assert_contains(said(explain_hang, OBJECT_QP, 0), "its send queue is full for good: all 8 slots");
+    assert_contains(said(explain_hang, OBJECT_QP, 0), "its send queue is permanently full: all 8 slots");
 }
 
 /* A request that was refused is told as such until it is acknowledged, whatever the sender does with it meanwhile. */

@@ -377,8 +377,8 @@ int command_top(int argc, char **argv)
     if (!screen)
         return 1;
     if (screen->begin()) {
-        fprintf(stderr, "softhca: softhca top needs a terminal%s%s; softhca top --once needs none\n",
-                terminal ? ", and does not know TERM=" : "", terminal ? terminal : "");
+        fprintf(stderr, "softhca: softhca top needs a terminal%s%s; softhca top --once does not\n",
+                terminal ? ", and TERM is unknown: " : "", terminal ? terminal : "");
         return 1;
     }
     status = top_view(screen, options.delay_ms);

@@ -191,7 +191,7 @@ RDMACM_EXPORT int rdma_establish(struct rdma_cm_id *public)
         return conclude(id_refuse(id, "rdma_establish"));
     if (public->qp)
         return conclude(refuse_because(
-            -EINVAL, "the id has a QP of rdma_create_qp(): librdmacm establishes the connection"));
+            -EINVAL, "the id has a QP of rdma_create_qp(): rdma_establish() is only for ids without one"));
     before = id_state(id);
     id_enter(id, ID_CONNECTED); /* first: the peer's next message may arrive at once */
     error = calls->establish(id->agent_id);
@@ -253,8 +253,8 @@ RDMACM_EXPORT int rdma_accept(struct rdma_cm_id *public, struct rdma_conn_param 
     if (id_check(id) != 0)
         return conclude(id_refuse(id, "rdma_accept"));
     if (!id->passive)
-        return conclude(refuse_because(
-            -EINVAL, "the id did not come with RDMA_CM_EVENT_CONNECT_REQUEST: event->id is accepted"));
+        return conclude(
+            refuse_because(-EINVAL, "the id is not from an RDMA_CM_EVENT_CONNECT_REQUEST: accept event->id"));
     if (id_state(id) != ID_CONNECTING)
         return conclude(id_refuse_state(id, STATE_BIT(ID_CONNECTING)));
     id_enter(id, ID_CONNECTED); /* first: the peer may disconnect at once, and the id may be destroyed then */

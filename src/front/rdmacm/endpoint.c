@@ -131,8 +131,8 @@ RDMACM_EXPORT int rdma_get_request(struct rdma_cm_id *public, struct rdma_cm_id 
     if (id_check(listener) != 0)
         return conclude(id_refuse(listener, "rdma_get_request") == -EBADF ? -EBADF : -EINVAL);
     if (!listener->synchronous)
-        return conclude(
-            refuse_because(-EINVAL, "listen has an event channel: its requests come by rdma_get_cm_event()"));
+        return conclude(refuse_because(
+            -EINVAL, "listen has an event channel: get its requests with rdma_get_cm_event()"));
     if (public->event) {
         rdma_ack_cm_event(public->event);
         public->event = NULL;

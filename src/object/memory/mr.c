@@ -65,7 +65,8 @@ static int check_range(const void *address, size_t length, uint64_t iova, unsign
         return refuse(-EINVAL, REFUSAL_WRAPS, "iova", (int64_t)iova, length, 0);
     if (access & IBV_ACCESS_ON_DEMAND) /* memory is checked when it is accessed */
         return length == SIZE_MAX && (access & IBV_ACCESS_HUGETLB)
-                   ? refuse_bits(-EINVAL, "access of an MR of all memory", BITS_ACCESS, IBV_ACCESS_HUGETLB, 0)
+                   ? refuse_bits(-EINVAL, "access of an implicit on-demand MR", BITS_ACCESS,
+                                 IBV_ACCESS_HUGETLB, 0)
                    : 0;
     return memory_check_file((uintptr_t)address, length, access & IBV_ACCESS_LOCAL_WRITE, ret_file);
 }
@@ -412,7 +413,7 @@ static int check_change(const struct mr *mr, int flags, struct pd *pd, void *add
     if (flags & ~REREG_KNOWN)
         return refuse_bits(-EINVAL, "flags", BITS_PLAIN, (unsigned)flags, REREG_KNOWN);
     if (access && !(flags & IBV_REREG_MR_CHANGE_ACCESS))
-        return refuse_because(-EINVAL, "access is given, but flags lack IBV_REREG_MR_CHANGE_ACCESS");
+        return refuse_because(-EINVAL, "access is not 0, but flags lack IBV_REREG_MR_CHANGE_ACCESS");
     if (flags & IBV_REREG_MR_CHANGE_PD) {
         if (!pd)
             return refuse_null("pd");

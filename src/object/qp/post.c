@@ -158,7 +158,7 @@ static in_post int write_send_wqe(const struct qp *qp, struct send_wqe *wqe, con
     if (error)
         return error;
     if (operations[wr->opcode].properties & ONLY_BUILT)
-        return refuse_because(-EINVAL, "struct ibv_send_wr has no fields for FLUSH: ibv_wr_flush() posts it");
+        return refuse_because(-EINVAL, "struct ibv_send_wr has no fields for FLUSH: use ibv_wr_flush()");
     if (wr->send_flags & IBV_SEND_IP_CSUM) /* checksum offload is not among the device's capabilities */
         return refuse_bits(-EINVAL, "send_flags", BITS_SEND_FLAGS, wr->send_flags, SEND_FLAGS_KNOWN);
     wqe->wr_id = wr->wr_id;
