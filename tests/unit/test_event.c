@@ -25,6 +25,13 @@ int fstat(int fd, struct stat *ret_file)
     return (int)syscall(SYS_newfstatat, fd, "", ret_file, AT_EMPTY_PATH);
 }
 
+/* What fstat() is before glibc 2.33. */
+int __fxstat(int version, int fd, struct stat *ret_file);
+int __fxstat(int version, int fd, struct stat *ret_file)
+{
+    return fstat(fd, ret_file);
+}
+
 static unsigned called;
 
 static void is_ready(struct event_source *source, uint32_t events)
