@@ -2,13 +2,10 @@
 /* Plain requests go a way of their own (docs/design/plain-requests.md). Nothing but its statistics tells it from the other:
  * two QPs get the same random requests, one of them with a completion counter, whose requests are never plain. What the
  * calls return, the completions, the target's memory and the states have to be the same. */
-#include "work.h"
-
+#include "both_ways.h"
 #include "plain_count.h"
 
-#include <dlfcn.h>
-
-enum { ROUNDS = 300, LIST = 24, LONG_LIST = 70, SIZE = 4096, OUTCOMES = 4 * LONG_LIST };
+enum { ROUNDS = 300, LIST = 24, LONG_LIST = 70, SIZE = BOTH_SIZE, OUTCOMES = 4 * LONG_LIST };
 
 /* --- which way they went ------------------------------------------------------------------------------- */
 
@@ -20,45 +17,7 @@ static uint32_t plain_of(const struct end *end)
     return count;
 }
 
-/* A QP with a completion counter (comp_cntr.c): every request of it goes the way of all others. */
-static void *counter; /* of the second pair */
-
-static void count_operations(const struct end *end)
-{
-    struct {
-        uint32_t comp_mask;
-        int type;
-        uint32_t flags;
-    } init = {0};
-    struct {
-        uint32_t comp_mask, op_mask;
-    } attach = {.op_mask = 16}; /* WRITE */
-    void *(*create)(struct ibv_context *, void *);
-    int (*attach_it)(struct ibv_qp *, void *, void *);
-
-    *(void **)&create = dlsym(RTLD_DEFAULT, "ibv_create_comp_cntr");
-    *(void **)&attach_it = dlsym(RTLD_DEFAULT, "ibv_qp_attach_comp_cntr");
-    assert_non_null(create);
-    assert_non_null(attach_it);
-    counter = create(end->context, &init);
-    assert_non_null(counter);
-    assert_int_equal(attach_it(end->qp, counter, &attach), 0);
-}
-
 /* --- random requests ----------------------------------------------------------------------------------- */
-
-static uint64_t state_of_random;
-
-static uint32_t below(uint32_t limit)
-{
-    state_of_random = state_of_random * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(state_of_random >> 33) % limit;
-}
-
-static bool one_in(uint32_t n)
-{
-    return below(n) == 0;
-}
 
 /* The same for both pairs but for their keys and addresses. faulty: may fail. */
 static void make(struct send sends[2], struct pair pairs[2], uint64_t id, bool faulty)
@@ -117,45 +76,9 @@ static void make(struct send sends[2], struct pair pairs[2], uint64_t id, bool f
     }
 }
 
-struct outcome {
-    struct ibv_wc wc[OUTCOMES];
-    unsigned int count;
-};
-
-/* Until the completion with this wr_id. */
-static void collect(struct end *end, uint64_t last, struct outcome *ret)
-{
-    struct patience patience = patience_begin("the last completion");
-
-    do {
-        int n = ibv_poll_cq(end->send_cq, one_in(2) ? 1 : 16, &ret->wc[ret->count]);
-
-        assert_true(n >= 0);
-        ret->count += (unsigned int)n;
-        assert_true(ret->count < OUTCOMES - 16);
-        if (n == 0)
-            patience_wait(&patience, __FILE__, __LINE__);
-    } while (!ret->count || ret->wc[ret->count - 1].wr_id != last);
-    patience_end();
-}
-
-static void compare(const struct outcome *a, const struct outcome *b)
-{
-    assert_int_equal(a->count, b->count);
-    for (unsigned int i = 0; i < a->count; i++) {
-        assert_int_equal(a->wc[i].wr_id, b->wc[i].wr_id);
-        assert_int_equal(a->wc[i].status, b->wc[i].status);
-        assert_int_equal(a->wc[i].vendor_err, b->wc[i].vendor_err);
-        if (a->wc[i].status != IBV_WC_SUCCESS)
-            continue;
-        assert_int_equal(a->wc[i].opcode, b->wc[i].opcode);
-        assert_int_equal(a->wc[i].byte_len, b->wc[i].byte_len);
-        assert_int_equal(a->wc[i].wc_flags, b->wc[i].wc_flags);
-        assert_int_equal(a->wc[i].imm_data, b->wc[i].imm_data);
-    }
-}
-
 /* --- both ways ----------------------------------------------------------------------------------------- */
+
+static void *counter; /* of the second pair */
 
 static void open_both(struct pair pairs[2], bool extended)
 {
@@ -167,7 +90,7 @@ static void open_both(struct pair pairs[2], bool extended)
     for (int i = 0; i < 2; i++) {
         pair_open(&pairs[i], &attr, &attr);
         if (i == 1)
-            count_operations(&pairs[i].a);
+            count_operations(&pairs[i].a, &counter);
         end_connect(&pairs[i].a, &pairs[i].b);
         end_fill(&pairs[i].a, 0, SIZE, 7);
         end_fill(&pairs[i].b, 0, SIZE, 8);
@@ -191,59 +114,10 @@ static void open_both(struct pair pairs[2], bool extended)
 
 static void close_both(struct pair pairs[2])
 {
-    int (*destroy)(void *);
-
-    *(void **)&destroy = dlsym(RTLD_DEFAULT, "ibv_destroy_comp_cntr");
     end_close_qp(&pairs[1].a); /* before its counter */
-    assert_int_equal(destroy(counter), 0);
+    destroy_counter(&pairs[1].a, &counter);
     for (int i = 0; i < 2; i++)
         pair_close(&pairs[i]);
-}
-
-static void compare_memory(struct pair pairs[2])
-{
-    static uint8_t bytes[2][SIZE];
-
-    for (size_t at = 0; at < SIZE; at += 1024)
-        for (int i = 0; i < 2; i++)
-            end_peek(&pairs[i].b, at, bytes[i] + at, 1024);
-    assert_memory_equal(bytes[0], bytes[1], SIZE);
-    for (size_t at = 0; at < SIZE; at += 1024)
-        for (int i = 0; i < 2; i++)
-            end_peek(&pairs[i].a, at, bytes[i] + at, 1024);
-    assert_memory_equal(bytes[0], bytes[1], SIZE);
-}
-
-static int post_by_wr(struct end *end, const struct send *sends, unsigned int count, unsigned int *ret_posted)
-{
-    return end_try_send(end, sends, count, ret_posted);
-}
-
-/* WRITEs and READs, all or none. */
-static int post_by_builders(struct end *end, const struct send *sends, unsigned int count,
-                            unsigned int *ret_posted)
-{
-    struct ibv_qp_ex *qpx = end->qpx;
-    int error;
-
-    ibv_wr_start(qpx);
-    for (unsigned int i = 0; i < count; i++) {
-        const struct ibv_send_wr *wr = &sends[i].wr;
-
-        qpx->wr_id = wr->wr_id;
-        qpx->wr_flags = wr->send_flags & ~(unsigned int)IBV_SEND_INLINE;
-        if (wr->opcode == IBV_WR_RDMA_READ)
-            ibv_wr_rdma_read(qpx, wr->wr.rdma.rkey, wr->wr.rdma.remote_addr);
-        else
-            ibv_wr_rdma_write(qpx, wr->wr.rdma.rkey, wr->wr.rdma.remote_addr);
-        if (wr->send_flags & IBV_SEND_INLINE)
-            ibv_wr_set_inline_data(qpx, (void *)(uintptr_t)sends[i].sge[0].addr, sends[i].sge[0].length);
-        else
-            ibv_wr_set_sge_list(qpx, (size_t)wr->num_sge, sends[i].sge);
-    }
-    error = ibv_wr_complete(qpx);
-    *ret_posted = error ? 0 : count;
-    return error;
 }
 
 /* One list for both, a request behind it whose completion is the last, and what came of it. False: the QPs have failed. */
@@ -251,7 +125,7 @@ static bool play_round(struct pair pairs[2], uint64_t *id, bool faulty, bool ext
 {
     static struct send sends[2][LONG_LIST];
     unsigned int count = one_in(3) ? 1 : 1 + below(LIST), posted[2];
-    struct outcome outcome[2];
+    static struct outcome outcome[2];
     int error[2];
     uint64_t last;
 
@@ -272,15 +146,16 @@ static bool play_round(struct pair pairs[2], uint64_t *id, bool faulty, bool ext
     last = (*id)++;
     for (int i = 0; i < 2; i++) {
         outcome[i].count = 0;
-        error[i] = (extended ? post_by_builders : post_by_wr)(&pairs[i].a, sends[i], count, &posted[i]);
+        outcome[i].most = OUTCOMES - 1;
+        error[i] = (extended ? post_by_builders : end_try_send)(&pairs[i].a, sends[i], count, &posted[i]);
         if (error[i] == ENOMEM && posted[i])
-            collect(&pairs[i].a, sends[i][posted[i] - 1].wr.wr_id, &outcome[i]);
+            outcome_until(&pairs[i].a, sends[i][posted[i] - 1].wr.wr_id, &outcome[i]);
         end_send(&pairs[i].a, a_write(&pairs[i].a, last, 0, 8, &pairs[i].b, SIZE - 8));
-        collect(&pairs[i].a, last, &outcome[i]);
+        outcome_until(&pairs[i].a, last, &outcome[i]);
     }
     assert_int_equal(error[0], error[1]);
     assert_int_equal(posted[0], posted[1]);
-    compare(&outcome[0], &outcome[1]);
+    outcome_compare(&outcome[0], &outcome[1]);
     return outcome[0].wc[outcome[0].count - 1].status == IBV_WC_SUCCESS;
 }
 

@@ -2,13 +2,10 @@
 /* Plain SENDs go a way of their own, at both ends (docs/design/plain-requests.md). Nothing but its statistics tells it from
  * the other: two pairs of QPs get the same random requests and receives; those of the second pair have completion counters,
  * and so nothing plain. What the calls return, all completions, the memory and the states have to be the same. */
-#include "work.h"
-
+#include "both_ways.h"
 #include "plain_count.h"
 
-#include <dlfcn.h>
-
-enum { ROUNDS = 200, LIST = 24, SIZE = 4096, OUTCOMES = 1024, PLAIN_SIZE = 256 };
+enum { ROUNDS = 200, LIST = 24, SIZE = BOTH_SIZE, PLAIN_SIZE = 256 };
 
 /* --- which way they went ------------------------------------------------------------------------------- */
 
@@ -35,53 +32,7 @@ static uint32_t received_plain(struct end *end)
     return count;
 }
 
-/* A QP with a completion counter (comp_cntr.c): nothing of it goes the plain way. arg: the counter. */
-static void count_operations(struct end *end, void *arg)
-{
-    struct {
-        uint32_t comp_mask;
-        int type;
-        uint32_t flags;
-    } init = {0};
-    struct {
-        uint32_t comp_mask, op_mask;
-    } attach = {.op_mask = 16}; /* WRITE */
-    void *(*create)(struct ibv_context *, void *);
-    int (*attach_it)(struct ibv_qp *, void *, void *);
-    void **counter = arg;
-
-    *(void **)&create = dlsym(RTLD_DEFAULT, "ibv_create_comp_cntr");
-    *(void **)&attach_it = dlsym(RTLD_DEFAULT, "ibv_qp_attach_comp_cntr");
-    assert_non_null(create);
-    assert_non_null(attach_it);
-    *counter = create(end->context, &init);
-    assert_non_null(*counter);
-    assert_int_equal(attach_it(end->qp, *counter, &attach), 0);
-}
-
-static void destroy_counter(struct end *end, void *arg)
-{
-    int (*destroy)(void *);
-    void **counter = arg;
-
-    *(void **)&destroy = dlsym(RTLD_DEFAULT, "ibv_destroy_comp_cntr");
-    assert_int_equal(destroy(*counter), 0);
-}
-
 /* --- random requests ----------------------------------------------------------------------------------- */
-
-static uint64_t state_of_random;
-
-static uint32_t below(uint32_t limit)
-{
-    state_of_random = state_of_random * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(state_of_random >> 33) % limit;
-}
-
-static bool one_in(uint32_t n)
-{
-    return below(n) == 0;
-}
 
 static uint32_t random_length(void)
 {
@@ -183,57 +134,14 @@ static void make_play(struct play *play, struct pair pairs[2], uint64_t *id, boo
 
 /* --- completions --------------------------------------------------------------------------------------- */
 
-struct outcome {
-    struct ibv_wc wc[OUTCOMES];
-    unsigned int count;
-};
-
-static void poll_into(struct end *end, enum queue queue, struct outcome *outcome, struct patience *patience)
-{
-    int n;
-
-    assert_true(outcome->count + 16 <= OUTCOMES);
-    n = end_poll_once(end, queue, &outcome->wc[outcome->count], one_in(2) ? 1 : 16);
-    outcome->count += (unsigned int)n;
-    if (n == 0)
-        patience_wait(patience, __FILE__, __LINE__);
-}
-
-static void collect_until(struct end *end, uint64_t last, struct outcome *ret)
-{
-    struct patience patience = patience_begin("the last completion");
-
-    do
-        poll_into(end, SQ, ret, &patience);
-    while (!ret->count || ret->wc[ret->count - 1].wr_id != last);
-    patience_end();
-}
-
 static void collect_receives(struct end *end, unsigned int count, struct outcome *ret)
 {
     struct patience patience = patience_begin("receives");
 
     while (ret->count < count)
-        poll_into(end, RQ, ret, &patience);
+        outcome_poll(end, RQ, ret, &patience);
     patience_end();
     assert_int_equal(ret->count, count);
-}
-
-static void compare(const struct outcome *a, const struct outcome *b)
-{
-    assert_int_equal(a->count, b->count);
-    for (unsigned int i = 0; i < a->count; i++) {
-        assert_int_equal(a->wc[i].wr_id, b->wc[i].wr_id);
-        assert_int_equal(a->wc[i].status, b->wc[i].status);
-        assert_int_equal(a->wc[i].vendor_err, b->wc[i].vendor_err);
-        if (a->wc[i].status != IBV_WC_SUCCESS)
-            continue;
-        assert_int_equal(a->wc[i].opcode, b->wc[i].opcode);
-        assert_int_equal(a->wc[i].byte_len, b->wc[i].byte_len);
-        assert_int_equal(a->wc[i].wc_flags, b->wc[i].wc_flags);
-        assert_int_equal(a->wc[i].imm_data, b->wc[i].imm_data);
-        assert_int_equal(a->wc[i].sl, b->wc[i].sl);
-    }
 }
 
 /* --- both ways ----------------------------------------------------------------------------------------- */
@@ -282,55 +190,6 @@ static void close_both(struct pair pairs[2])
         pair_close(&pairs[i]);
 }
 
-static void peek_all(struct end *end, uint8_t bytes[SIZE])
-{
-    for (size_t at = 0; at < SIZE; at += 1024)
-        end_peek(end, at, bytes + at, 1024);
-}
-
-static void compare_memory(struct pair pairs[2])
-{
-    static uint8_t bytes[2][SIZE];
-
-    for (int i = 0; i < 2; i++)
-        peek_all(&pairs[i].b, bytes[i]);
-    assert_memory_equal(bytes[0], bytes[1], SIZE);
-    for (int i = 0; i < 2; i++)
-        peek_all(&pairs[i].a, bytes[i]);
-    assert_memory_equal(bytes[0], bytes[1], SIZE);
-}
-
-static int post_by_builders(struct end *end, const struct send *sends, unsigned int count,
-                            unsigned int *ret_posted)
-{
-    struct ibv_qp_ex *qpx = end->qpx;
-    int error;
-
-    ibv_wr_start(qpx);
-    for (unsigned int i = 0; i < count; i++) {
-        const struct ibv_send_wr *wr = &sends[i].wr;
-
-        qpx->wr_id = wr->wr_id;
-        qpx->wr_flags = wr->send_flags & ~(unsigned int)IBV_SEND_INLINE;
-        if (wr->opcode == IBV_WR_RDMA_READ)
-            ibv_wr_rdma_read(qpx, wr->wr.rdma.rkey, wr->wr.rdma.remote_addr);
-        else if (wr->opcode == IBV_WR_RDMA_WRITE)
-            ibv_wr_rdma_write(qpx, wr->wr.rdma.rkey, wr->wr.rdma.remote_addr);
-        else if (wr->opcode == IBV_WR_SEND)
-            ibv_wr_send(qpx);
-        else
-            ibv_wr_send_imm(qpx, wr->imm_data);
-        if (wr->send_flags & IBV_SEND_INLINE)
-            ibv_wr_set_inline_data(qpx, (void *)(uintptr_t)sends[i].sge[0].addr,
-                                   wr->num_sge ? sends[i].sge[0].length : 0);
-        else
-            ibv_wr_set_sge_list(qpx, (size_t)wr->num_sge, sends[i].sge);
-    }
-    error = ibv_wr_complete(qpx);
-    *ret_posted = error ? 0 : count;
-    return error;
-}
-
 struct way {
     bool srq, extended, faulty;
     bool late; /* receives are posted behind the SENDs, which the receiver refuses until then (RNR) */
@@ -356,6 +215,7 @@ static bool play_round(struct pair pairs[2], uint64_t *id, const struct way *way
         struct end *a = &pairs[i].a, *b = &pairs[i].b;
 
         sent[i].count = received[i].count = 0;
+        sent[i].most = received[i].most = BOTH_OUTCOMES;
         if (!way->late)
             post_recvs(b, play.recvs[i], play.messages);
         error[i] =
@@ -364,19 +224,19 @@ static bool play_round(struct pair pairs[2], uint64_t *id, const struct way *way
             end_send(a, play.sends[i][play.count - 1]);
         if (way->late)
             post_recvs(b, play.recvs[i], play.messages);
-        collect_until(a, play.sends[i][play.count - 1].wr.wr_id, &sent[i]);
+        outcome_until(a, play.sends[i][play.count - 1].wr.wr_id, &sent[i]);
     }
     *receives += play.messages;
     assert_int_equal(error[0], error[1]);
     assert_int_equal(posted[0], posted[1]);
-    compare(&sent[0], &sent[1]);
+    outcome_compare(&sent[0], &sent[1]);
     ok = sent[0].wc[sent[0].count - 1].status == IBV_WC_SUCCESS;
     if (error[0] || !ok)
         return false;
     for (int i = 0; i < 2; i++)
         collect_receives(&pairs[i].b, play.messages, &received[i]);
     *receives -= play.messages;
-    compare(&received[0], &received[1]);
+    outcome_compare(&received[0], &received[1]);
     return true;
 }
 
@@ -406,11 +266,12 @@ static void play(const struct way *way, uint64_t seed)
     }
     for (int i = 0; i < 2 && !way->srq; i++) {
         rest[i].count = 0;
+        rest[i].most = BOTH_OUTCOMES;
         end_to_state(&pairs[i].b, IBV_QPS_ERR); /* flushes the receives that are left */
         collect_receives(&pairs[i].b, receives, &rest[i]);
     }
     if (!way->srq)
-        compare(&rest[0], &rest[1]);
+        outcome_compare(&rest[0], &rest[1]);
     close_both(pairs);
 }
 
