@@ -6,31 +6,20 @@
  * Input: steps. A step begins with a byte that selects the operation. If that has a message of the peer, a valid one is
  * changed: a byte with the number of changes follows, and two bytes per change, offset and value. */
 #include <errno.h>
-#include <fcntl.h>
 #include <semaphore.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/rundown.h"
 #include "engine/core/core.h"
 #include "engine/xrc/remote_open.h"
-#include "fuzz.h"
-#include "object/device/context.h"
-#include "object/device/device.h"
-#include "object/memory/share.h"
-#include "object/ports.h"
 #include "object/qp/qp_table.h"
-#include "object/xrc/xrc.h"
-#include "object/xrc/xrc_domain.h"
 #include "segment/segment.h"
 #include "wire/opcode.h"
+#include "xrc_process.h"
 
-#define QPS      2u      /* of this process */
-#define HANDLES  3u      /* of this process, for QPs of the peer */
-#define PEER_QPN 0x9000u /* number of the peer's first QP */
-#define IFINDEX  7u
+#define QPS      2u            /* of this process */
+#define HANDLES  3u            /* of this process, for QPs of the peer */
+#define PEER_QPN 0x9000u       /* number of the peer's first QP */
 #define LAST     0xffffffffull /* remote_open_message.call of the request in await_service() */
 #define STEPS    64u
 
@@ -60,8 +49,6 @@ struct link {
     struct lane lane;
 } the_link;
 
-static struct context *context;
-static struct xrcd *xrcd;
 static struct qp *qps[QPS], *handles[HANDLES];
 static uint32_t last_qpn;
 static uint32_t
@@ -237,45 +224,10 @@ static void end_link(void)
 
 /* --- objects ----------------------------------------------------------------------------------------- */
 
-static void prepare(struct qp *qp, const struct ibv_qp_attr *attributes, int mask)
-{
-}
-
-static void take_arrived(uint32_t qpn, uint32_t dest_qpn, bool by_lane, bool by_network)
-{
-}
-
-static void ignore(struct qp *qp)
-{
-}
-
-static void unlock(struct qp *qp, bool more)
-{
-    lock_release(&qp->lock);
-}
-
-static int allocate_number(uint32_t *ret_qpn)
+static int allocate_next(uint32_t *ret_qpn)
 {
     *ret_qpn = ++last_qpn;
     return 0;
-}
-
-static void release_number(uint32_t qpn)
-{
-}
-
-static ns_t now(struct transport_qp *transport)
-{
-    return 1;
-}
-
-static void set_timer(struct transport_qp *transport, ns_t deadline)
-{
-}
-
-static bool settle(enum object_kind kind, uint32_t slot, enum settle how)
-{
-    return false;
 }
 
 static struct qp *create(void)
@@ -290,43 +242,15 @@ static struct qp *create(void)
 
 static void set_up(void)
 {
-    static const struct qp_ports ports = {
-        .init_private = ignore,
-        .transport = {.now = now, .set_timer = set_timer},
-        .prepare = prepare,
-        .flush_before_end = ignore,
-        .take_arrived = take_arrived,
-        .connect = ignore,
-        .disconnect = ignore,
-        .unlock = unlock,
-        .end_relay = ignore,
-        .open_elsewhere = remote_open_qp,
-        .request_elsewhere = remote_open_request,
-        .close_elsewhere = remote_open_close,
-        .send_opener_event = remote_open_send_event,
-        .forget = ignore,
-        .allocate_number = allocate_number,
-        .release_number = release_number,
-    };
-    static const struct object_ports object = {.settle = settle};
-    static const struct netdev netdevs[] = {
-        {.ifindex = IFINDEX, .mtu = 1500, .name = "eth0", .running = true}};
-    struct netdev_address address = {
-        .gid = {[10] = 0xff, 0xff, 192, 0, 2, 1}, .ifindex = IFINDEX, .prefix_length = 128};
-    const struct netdev_snapshot snapshot = {
-        .netdevs = netdevs, .netdev_count = 1, .addresses = &address, .address_count = 1};
-    struct device_change changes[DEVICE_CHANGES_MAX];
-    struct ibv_xrcd_init_attr attributes = {.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS,
-                                            .fd = memfd_create("domain", MFD_CLOEXEC),
-                                            .oflags = O_CREAT};
+    static struct qp_ports ports;
 
-    object_ports = &object;
-    qp_ports_install(&ports);
-    device_table_init(&host_devices, &(struct device_options){0});
-    require(device_table_apply(&host_devices, &snapshot, changes) >= 0);
-    require(context_open(&host_devices.devices[0], &context) == 0);
-    require(fchmod(attributes.fd, 0600) == 0);
-    require(xrcd_open(context, &attributes, &xrcd) == 0);
+    ports = idle_engine;
+    ports.open_elsewhere = remote_open_qp;
+    ports.request_elsewhere = remote_open_request;
+    ports.close_elsewhere = remote_open_close;
+    ports.send_opener_event = remote_open_send_event;
+    ports.allocate_number = allocate_next;
+    open_process(&ports);
     the_link.serial = 1;
     list_init(&the_link.lane.state.remote_opens);
     lock_init(&the_link.lane.state.lock);
@@ -346,7 +270,7 @@ static struct remote_open_message message_of_peer(uint32_t kind, unsigned number
     message.qpn = number & 2 ? given_up_qpn : qps[number % QPS]->ibv.qp_num;
     message.device = xrcd->domain->device;
     message.inode = xrcd->domain->inode;
-    message.ifindex = IFINDEX;
+    message.ifindex = DEVICE_IFINDEX;
     message.event = IBV_EVENT_COMM_EST;
     return message;
 }

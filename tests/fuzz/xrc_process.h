@@ -19,6 +19,8 @@
 #include "object/xrc/xrc.h"
 #include "object/xrc/xrc_domain.h"
 
+#define DEVICE_IFINDEX 7u
+
 static struct context *context;
 static struct xrcd *xrcd;
 static struct ibv_xrcd_init_attr domain = {.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS,
@@ -94,9 +96,10 @@ static const struct qp_ports idle_engine = {
 static void open_process(const struct qp_ports *ports)
 {
     static const struct object_ports object = {.settle = settle};
-    static const struct netdev netdevs[] = {{.ifindex = 7, .mtu = 1500, .name = "eth0", .running = true}};
+    static const struct netdev netdevs[] = {
+        {.ifindex = DEVICE_IFINDEX, .mtu = 1500, .name = "eth0", .running = true}};
     struct netdev_address address = {
-        .gid = {[10] = 0xff, 0xff, 192, 0, 2, 1}, .ifindex = 7, .prefix_length = 128};
+        .gid = {[10] = 0xff, 0xff, 192, 0, 2, 1}, .ifindex = DEVICE_IFINDEX, .prefix_length = 128};
     const struct netdev_snapshot snapshot = {
         .netdevs = netdevs, .netdev_count = 1, .addresses = &address, .address_count = 1};
     struct device_change changes[DEVICE_CHANGES_MAX];
