@@ -175,19 +175,10 @@ static int connect_to_tool(const char *name)
 
 static int receive_request(int socket, struct control_request *request, int *ret_file)
 {
-    struct iovec part = {request, sizeof(*request)};
-    union {
-        struct cmsghdr header;
-        char space[CMSG_SPACE(sizeof(int))];
-    } control;
-    struct msghdr message = {
-        .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
-    ssize_t length = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+    ssize_t length = receive_with_descriptor(socket, request, sizeof(*request), 0, ret_file);
 
-    *ret_file = -1;
     if (length < 0)
         return -errno;
-    *ret_file = take_descriptor(&message);
     return length == (ssize_t)sizeof(*request) && request->magic == SEGMENT_REQUEST_MAGIC &&
                    request->version == SEGMENT_REQUEST_VERSION && request->type == CONTROL_REQUEST_TYPE
                ? 0

@@ -105,7 +105,8 @@ int handshake_answer_segment_request(int fd, enum segment_request_result result,
     return send_with_descriptors(fd, &answer, sizeof(answer), files, files ? SEGMENT_REQUEST_FILES : 0);
 }
 
-int take_descriptor(struct msghdr *msg)
+/* Returns the first descriptor in the ancillary data and closes all others; -1: none. */
+static int take_descriptor(struct msghdr *msg)
 {
     int kept = -1;
 
@@ -126,6 +127,21 @@ int take_descriptor(struct msghdr *msg)
         }
     }
     return kept;
+}
+
+ssize_t receive_with_descriptor(int socket, void *data, size_t size, int flags, int *ret_fd)
+{
+    struct iovec part = {data, size};
+    union {
+        struct cmsghdr header;
+        char space[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+    ssize_t length = recvmsg(socket, &message, flags | MSG_CMSG_CLOEXEC);
+
+    *ret_fd = length > 0 ? take_descriptor(&message) : -1;
+    return length;
 }
 
 int handshake_want_sender(int fd, bool wanted)

@@ -64,8 +64,8 @@ int handshake_message_receive(int fd, enum handshake_type type, struct handshake
 /* From here on (true), messages that fd receives come with their sender; or no longer. 0 or -errno. */
 int handshake_want_sender(int fd, bool wanted);
 
-/* Returns the first descriptor in the ancillary data and closes all others; -1: none. */
-int take_descriptor(struct msghdr *msg);
+/* recvmsg() of a message that may bring a descriptor: -1: none. Others that come with it are closed. */
+ssize_t receive_with_descriptor(int socket, void *data, size_t size, int flags, int *ret_fd);
 
 /* Process and user at the other end of the socket (SO_PEERCRED); false with errno. */
 bool peer_credentials(int fd, struct ucred *ret_peer);

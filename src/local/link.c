@@ -232,22 +232,6 @@ static void pidfd_ready(struct event_source *source, uint32_t events)
     link_remove(container_of(source, struct link, pidfd), true, "the peer process has ended");
 }
 
-/* Returns the length of a message, 0 at the end of the socket, or -1 with errno. */
-static ssize_t receive_message(int socket, struct link_question *question, int *ret_fd)
-{
-    struct iovec part = {question, sizeof(*question)};
-    union {
-        struct cmsghdr header;
-        char space[CMSG_SPACE(sizeof(int))];
-    } control;
-    struct msghdr message = {
-        .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
-    ssize_t length = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-
-    *ret_fd = length > 0 ? take_descriptor(&message) : -1;
-    return length;
-}
-
 static void accept_wish(const struct link *link, const struct link_offer *offer)
 {
     struct link_wish wish;
@@ -266,7 +250,7 @@ static void socket_ready(struct event_source *source, uint32_t events)
         struct link_question question = {0};
         const struct link_offer *offer = &question.offer;
         int fd;
-        ssize_t length = receive_message(source->fd, &question, &fd);
+        ssize_t length = receive_with_descriptor(source->fd, &question, sizeof(question), MSG_DONTWAIT, &fd);
 
         if (length > 0) {
             if (offer->type == LINK_CHECK_LATER)
