@@ -75,6 +75,40 @@ static struct rdma_cm_id *begin_connection(struct rdma_event_channel *channel, u
     return id;
 }
 
+struct connection {
+    struct rdma_event_channel *channel;
+    struct rdma_cm_id *listener, *client, *server;
+};
+
+/* Both ends are established. */
+static void open_connection(struct connection *ret)
+{
+    struct rdma_event_channel *channel = rdma_create_event_channel();
+    struct rdma_conn_param param = {.responder_resources = 1, .initiator_depth = 1}; /* rnr_retry_count: 0 */
+    struct rdma_cm_event *event;
+
+    REQUIRE(channel);
+    ret->channel = channel;
+    ret->listener = listen_somewhere(channel);
+    ret->client = begin_connection(channel, rdma_get_src_port(ret->listener));
+    event = next_event(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
+    ret->server = event->id;
+    create_qp(ret->server);
+    REQUIRE(rdma_accept(ret->server, &param) == 0);
+    REQUIRE(rdma_ack_cm_event(event) == 0);
+    for (int i = 0; i < 2; i++) /* of either */
+        expect_event(channel, RDMA_CM_EVENT_ESTABLISHED);
+}
+
+/* What is left of it when the client has ended. */
+static void close_server(struct connection *connection)
+{
+    rdma_destroy_qp(connection->server);
+    REQUIRE(rdma_destroy_id(connection->server) == 0);
+    REQUIRE(rdma_destroy_id(connection->listener) == 0);
+    rdma_destroy_event_channel(connection->channel);
+}
+
 static void *acknowledge_later(void *event)
 {
     wait_for_word();
@@ -122,34 +156,21 @@ static void error_event(void)
 
 static void kept_event(void)
 {
-    struct rdma_event_channel *channel = rdma_create_event_channel();
-    struct rdma_conn_param param = {.responder_resources = 1, .initiator_depth = 1};
-    struct rdma_cm_id *listener, *client, *server, *whose;
+    struct connection connection;
+    struct rdma_cm_id *whose;
     struct rdma_cm_event *event;
 
-    REQUIRE(channel);
-    listener = listen_somewhere(channel);
-    client = begin_connection(channel, rdma_get_src_port(listener));
-    event = next_event(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
-    server = event->id;
-    create_qp(server);
-    REQUIRE(rdma_accept(server, &param) == 0);
-    REQUIRE(rdma_ack_cm_event(event) == 0);
-    for (int i = 0; i < 2; i++) /* of either */
-        expect_event(channel, RDMA_CM_EVENT_ESTABLISHED);
-    REQUIRE(rdma_disconnect(server) == 0);
+    open_connection(&connection);
+    REQUIRE(rdma_disconnect(connection.server) == 0);
     do {
-        event = next_event(channel, RDMA_CM_EVENT_DISCONNECTED);
+        event = next_event(connection.channel, RDMA_CM_EVENT_DISCONNECTED);
         whose = event->id;
-        if (whose == server)
+        if (whose == connection.server)
             REQUIRE(rdma_ack_cm_event(event) == 0);
-    } while (whose == server);
+    } while (whose == connection.server);
     /* The mistake: the client's event waits in a list for its turn, which is after this. */
-    destroy_with_event(client, event);
-    rdma_destroy_qp(server);
-    REQUIRE(rdma_destroy_id(server) == 0);
-    REQUIRE(rdma_destroy_id(listener) == 0);
-    rdma_destroy_event_channel(channel);
+    destroy_with_event(connection.client, event);
+    close_server(&connection);
 }
 
 /* --- a receive is posted after rdma_accept() (w180112/RDMA-example#4, spdk/spdk#2429) ------------------- */
@@ -164,30 +185,17 @@ static void send_first(struct rdma_cm_id *id)
 
 static void receive_after_accept(void)
 {
-    struct rdma_event_channel *channel = rdma_create_event_channel();
-    struct rdma_conn_param param = {.responder_resources = 1, .initiator_depth = 1}; /* rnr_retry_count: 0 */
-    struct rdma_cm_id *listener, *client, *server;
-    struct rdma_cm_event *event;
+    struct connection connection;
     struct ibv_recv_wr wr = {.wr_id = 77}, *bad;
 
-    REQUIRE(channel);
-    listener = listen_somewhere(channel);
-    client = begin_connection(channel, rdma_get_src_port(listener));
-    event = next_event(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
-    server = event->id;
-    create_qp(server);
-    REQUIRE(rdma_accept(server, &param) == 0);
-    REQUIRE(rdma_ack_cm_event(event) == 0);
-    for (int i = 0; i < 2; i++) /* of either */
-        expect_event(channel, RDMA_CM_EVENT_ESTABLISHED);
-    send_first(client);
-    REQUIRE(ibv_post_recv(server->qp, &wr, &bad) == 0); /* the mistake: too late */
+    open_connection(&connection);
+    send_first(connection.client);
+    REQUIRE(ibv_post_recv(connection.server->qp, &wr, &bad) == 0); /* the mistake: too late */
     say("hangs");
     wait_for_word();
-    rdma_destroy_qp(client);
-    rdma_destroy_qp(server);
-    REQUIRE(rdma_destroy_id(client) == 0 && rdma_destroy_id(server) == 0 && rdma_destroy_id(listener) == 0);
-    rdma_destroy_event_channel(channel);
+    rdma_destroy_qp(connection.client);
+    REQUIRE(rdma_destroy_id(connection.client) == 0);
+    close_server(&connection);
 }
 
 /* --- an id is forgotten --------------------------------------------------------------------------------- */

@@ -280,19 +280,26 @@ static void take(int fd, void *data, size_t size)
     REQUIRE(recv(fd, data, size, MSG_WAITALL) == (ssize_t)size);
 }
 
-static void far_process(int fd)
+/* The far end, which is connected when this returns. */
+static void open_far_end(struct end *end, int fd)
 {
     struct card card, peer;
+
+    open_end(end, "far", false);
+    fill_card(end, &card);
+    give(fd, &card, sizeof(card));
+    take(fd, &peer, sizeof(peer));
+    connect_end(end, &peer);
+    post_receives(end);
+    give(fd, "c", 1);
+}
+
+static void far_process(int fd)
+{
     struct end end;
     unsigned succeeded;
 
-    open_end(&end, "far", false);
-    fill_card(&end, &card);
-    give(fd, &card, sizeof(card));
-    take(fd, &peer, sizeof(peer));
-    connect_end(&end, &peer);
-    post_receives(&end);
-    give(fd, "c", 1);
+    open_far_end(&end, fd);
     take(fd, &succeeded, sizeof(succeeded));
     receives(&end, succeeded);
     exit(0);
@@ -371,17 +378,10 @@ static void obey(const struct end *end, char command)
 
 static void obeying_process(int fd)
 {
-    struct card card, peer;
     struct end end;
     char command;
 
-    open_end(&end, "far", false);
-    fill_card(&end, &card);
-    give(fd, &card, sizeof(card));
-    take(fd, &peer, sizeof(peer));
-    connect_end(&end, &peer);
-    post_receives(&end);
-    give(fd, "c", 1);
+    open_far_end(&end, fd);
     while (read(fd, &command, 1) == 1) {
         obey(&end, command);
         give(fd, "d", 1);
