@@ -68,8 +68,8 @@ enum arrival_result arrival_receive(struct qp *qp, const struct packet *packet, 
     const struct sender *sender = &qp->record->sender;
     bool ack_waits = false;
 
-    if (unlikely(!(unlikely(route_of(qp)->captured) ? receive_captured(qp, packet)
-                                                    : transport_receive(&qp->transport, packet))))
+    if (unlikely(!(unlikely(qp->by_packets) ? receive_captured(qp, packet)
+                                            : transport_receive(&qp->transport, packet))))
         return ARRIVAL_DROPPED;
     if (responder_owes(&qp->transport)) {
         ack_waits = responder_owes_only_ack(&qp->transport) && responder->acks_owed < ACKS_BEFORE_BATCH_END &&

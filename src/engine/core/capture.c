@@ -473,7 +473,7 @@ void capture_choose(struct qp *qp)
                         (wants_qpn(capture, qp->ibv.qp_num) ||
                          (is_connected(qp->record) && wants_qpn(capture, qp->record->attributes.dest_qpn)));
 
-    route_of(qp)->captured = qp->by_packets = wanted;
+    qp->by_packets = wanted;
 }
 
 static void choose_anew(struct qp *qp, void *argument)

@@ -28,7 +28,7 @@ static inline bool is_possible(const struct qp *qp, const struct lane *lane)
     enum ibv_qp_state state = qp_state(qp);
 
     return qp->record->type == IBV_QPT_RC && (state == IBV_QPS_RTS || state == IBV_QPS_RTR) &&
-           route_of(qp)->arrival_lane == lane && !route_of(qp)->captured && !qp->counted && !qp->origin &&
+           route_of(qp)->arrival_lane == lane && !qp->by_packets && !qp->counted && !qp->origin &&
            !qp->transport.tag_matching && !times_recorded();
 }
 

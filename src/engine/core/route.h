@@ -88,8 +88,7 @@ struct qp_route {
     struct blocked_list *blocked_in; /* of a lane without space for the QP's packets; NULL: none */
     struct list waiting;             /* under waiting_lock: in the list that waits_for names */
     uint8_t waits_for;               /* enum route_wait */
-    /* Packets of the QP are recorded (engine/core/capture.c): one that is being received; what became of the last one. */
-    bool captured;
+    /* Where packets of the QP are recorded (engine/core/capture.c): what became of the last one; one that is received. */
     uint8_t fate; /* enum capture_fate */
     struct capture_slot arriving;
     bool kick;              /* doorbell pending: packets were put into `lane` */

@@ -144,7 +144,7 @@ void notice_send(struct transport_qp *transport, const struct packet *packet)
 
     if (!route_of(qp)->reply_lane)
         return; /* the peer is gone */
-    if (unlikely(route_of(qp)->captured))
+    if (unlikely(qp->by_packets))
         capture_sent_notice(qp, packet);
     queue_and_flush(route_of(qp)->reply_lane, &notice);
     route_of(qp)->kick_reply = true;

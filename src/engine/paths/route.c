@@ -254,7 +254,7 @@ static int engine_send(struct transport_qp *transport, const struct packet *pack
 {
     struct qp *qp = container_of(transport, struct qp, transport);
 
-    if (unlikely(route_of(qp)->captured))
+    if (unlikely(qp->by_packets))
         return send_captured(qp, packet, gather, gather_count, to);
     return send_by_path(qp, packet, gather, gather_count, to);
 }
@@ -290,7 +290,7 @@ static int engine_pull(struct transport_qp *transport, const struct packet *pack
     struct qp *qp = container_of(transport, struct qp, transport);
     int error = pull(qp, packet, to, to_count);
 
-    if (unlikely(route_of(qp)->captured) && !error)
+    if (unlikely(qp->by_packets) && !error)
         capture_fetched(qp, packet, to, to_count);
     return error;
 }

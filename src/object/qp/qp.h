@@ -109,8 +109,8 @@ struct qp {
      * (engine/core/arrivals.c). On a link that loses nothing qp_run_sender() sends it earlier, so that it is
      * not sent after a request of a program that has seen the message already. */
     bool ack_due;
-    /* Each request is to come and go as packets: nobody executes or fetches anything in the other's memory
-     * (engine/core/capture.c). */
+    /* The QP's packets are recorded (engine/core/capture.c). So each request is to come and go as packets: nobody executes
+     * or fetches anything in the other's memory. */
     bool by_packets;
     bool settle_due;      /* peers may still act by the previous direct record (mapping_settle_qp()) */
     struct list exposing; /* in the list of QPs with exposed buffers; under the lock in exposed.c */
