@@ -259,6 +259,21 @@ def test_a_ring_of_files_keeps_the_last_ones():
     assert 0 < total < len(perftest_files)
 
 
+def test_a_file_that_cannot_be_made_ends_the_capture_with_the_reason():
+    for name in os.listdir(WORK.name):
+        os.unlink(os.path.join(WORK.name, name))
+    second = os.path.join(WORK.name, "x_00002.pcapng")
+    os.mkdir(second)
+    try:
+        need("ib_write_bw")
+        common = ["ib_write_bw", "-p", str(PORT), "-F", "-n", "200", "-s", "10000", "-m", str(MTU)]
+        result = run(SOFTHCA, "capture", "-w", FILE, "--file-size", "300k", "--", PAIR, str(PORT), *common, "--", *common, "127.0.0.1")
+    finally:
+        os.rmdir(second)
+    tap.equal(result.returncode, 125, result.stderr)
+    assert f"softhca: cannot write {second}: Is a directory\n" in result.stderr, result.stderr
+
+
 def test_standard_output_is_for_tshark():
     need("tshark", "ib_send_lat")
     common = ["ib_send_lat", "-p", str(PORT), "-F", "-n", "10", "-s", "64"]

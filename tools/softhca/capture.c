@@ -8,7 +8,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -103,14 +102,12 @@ static void write_statistics(struct state *state)
 
 static void turn_file(struct state *state)
 {
-    bool turned = false;
-
-    if (!state->files.size || (uint64_t)ftello(state->files.file) < state->files.size)
+    if (!capture_files_is_full(&state->files))
         return;
     write_statistics(state);
-    if (capture_files_turn(&state->files, &turned) != 0)
+    if (capture_files_turn(&state->files) != 0)
         state->failed = true;
-    for (uint32_t i = 0; i < state->source_count && turned; i++)
+    for (uint32_t i = 0; i < state->source_count; i++)
         state->sources[i]->has_interface = false;
 }
 
@@ -235,7 +232,7 @@ static void become_program(const struct state *state)
     arguments[1] = (char *)(uintptr_t) "run";
     arguments[2] = (char *)(uintptr_t) "--";
     memcpy(arguments + 3, state->program, count * sizeof(*arguments));
-    if (strcmp(state->files.name, "-") == 0)
+    if (capture_files_is_stdout(&state->files))
         dup2(STDERR_FILENO, STDOUT_FILENO); /* standard output is the capture's */
     signal(SIGPIPE, SIG_DFL);
     execv("/proc/self/exe", arguments);
@@ -448,7 +445,7 @@ static error_t parse(int key, char *argument, struct argp_state *argp)
             argp_error(argp, "either -p PID or a program is to be captured");
         if (state->files.count && !state->files.size)
             argp_error(argp, "--ring-files needs --file-size");
-        if (state->files.size && strcmp(state->files.name, "-") == 0)
+        if (state->files.size && capture_files_is_stdout(&state->files))
             argp_error(argp, "--file-size: standard output is one file");
         return 0;
     default:
@@ -488,7 +485,7 @@ int command_capture(int argc, char **argv)
 
     argp_err_exit_status = EXIT_OURS;
     argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &state);
-    if (strcmp(state.files.name, "-") == 0 && isatty(STDOUT_FILENO)) {
+    if (capture_files_is_stdout(&state.files) && isatty(STDOUT_FILENO)) {
         fprintf(stderr, "softhca: standard output is a terminal; a capture is for a file or a pipe\n");
         return EXIT_OURS;
     }

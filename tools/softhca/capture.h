@@ -33,8 +33,11 @@ struct capture_files {
 
 /* 0, or -errno with a sentence on stderr. */
 int capture_files_open(struct capture_files *files);
-/* The next one, if the present one is large enough; sources then have no interface. */
-int capture_files_turn(struct capture_files *files, bool *ret_turned);
+/* Is the present one large enough? */
+bool capture_files_is_full(const struct capture_files *files);
+/* The next one, in which sources have no interface yet. */
+int capture_files_turn(struct capture_files *files);
+bool capture_files_is_stdout(const struct capture_files *files);
 int capture_files_close(struct capture_files *files);
 
 /* --- capture_source.c ------------------------------------------------------------------------------------ */

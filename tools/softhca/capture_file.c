@@ -11,7 +11,7 @@
 
 #define STREAM_BUFFER (1u << 20)
 
-static bool is_stdout(const struct capture_files *files)
+bool capture_files_is_stdout(const struct capture_files *files)
 {
     return strcmp(files->name, "-") == 0;
 }
@@ -43,7 +43,7 @@ static int open_present(struct capture_files *files)
 
     name_of(files, files->number, name, sizeof(name));
     /* The file has what programs send each other: for the user alone. */
-    if (!is_stdout(files))
+    if (!capture_files_is_stdout(files))
         fd = open(name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     files->file = fd < 0 ? NULL : fdopen(fd, "w");
     if (!files->file)
@@ -62,11 +62,15 @@ int capture_files_open(struct capture_files *files)
 
 int capture_files_close(struct capture_files *files)
 {
-    bool failed = ferror(files->file) != 0;
+    int error;
 
-    failed |= fclose(files->file) != 0;
+    if (!files->file)
+        return 0; /* it could not be made, and that was said */
+    error = ferror(files->file) ? EIO : 0;
+    if (fclose(files->file) != 0)
+        error = errno;
     files->file = NULL;
-    return failed ? fail("write", is_stdout(files) ? "standard output" : files->name, errno) : 0;
+    return error ? fail("write", capture_files_is_stdout(files) ? "standard output" : files->name, error) : 0;
 }
 
 static void remove_oldest(const struct capture_files *files)
@@ -79,14 +83,15 @@ static void remove_oldest(const struct capture_files *files)
     unlink(name);
 }
 
-int capture_files_turn(struct capture_files *files, bool *ret_turned)
+bool capture_files_is_full(const struct capture_files *files)
 {
-    int error;
+    return files->size && (uint64_t)ftello(files->file) >= files->size;
+}
 
-    *ret_turned = files->size && (uint64_t)ftello(files->file) >= files->size;
-    if (!*ret_turned)
-        return 0;
-    error = capture_files_close(files);
+int capture_files_turn(struct capture_files *files)
+{
+    int error = capture_files_close(files);
+
     files->number++;
     if (!error)
         error = open_present(files);
