@@ -43,6 +43,7 @@ static int open_with(struct ibv_device *device, struct share *share, int cmd_fd,
     context->verbs.context.abi_compat = __VERBS_ABI_IS_EXTENDED;
     context->verbs.sz = VERBS_HEAD + sizeof(context->verbs) - offsetof(struct verbs_context, context);
     front_fill_ops(&context->verbs);
+    atomic_thread_fence(memory_order_seq_cst); /* partner: replace() in engine/core/faults.c */
     if (inject_loaded())
         injected_fill_ops(&context->verbs);
     /* After this, a program may only wait for async_fd to become readable, without another call: so start watching
