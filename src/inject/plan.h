@@ -22,7 +22,7 @@ struct inject_plan {
 };
 
 /* NULL: no fault is loaded. A plan that was replaced is never freed, because threads may look at it; the next one has its
- * faults, with their counters, and further ones. */
+ * faults, with their counters, and further ones, unless they were cleared. */
 extern struct inject_plan *_Atomic inject_plan;
 
 static inline struct inject_plan *inject_loaded(void)
@@ -52,23 +52,10 @@ static inline bool inject_is_for_device(const struct inject_rule *rule, const ch
 
 /* One more of what the rule selects: is it to strike? *ret_match: the how manieth it is. */
 bool inject_select(struct inject_fault *fault, const struct inject_point *point, uint32_t *ret_match);
-static inline void inject_struck(struct inject_fault *fault)
-{
-    atomic_fetch_add_explicit(&fault->struck, 1, memory_order_relaxed);
-}
-/* Both. */
-static inline bool inject_count(struct inject_fault *fault, const struct inject_point *point,
-                                uint32_t *ret_match)
-{
-    if (!inject_select(fault, point, ret_match))
-        return false;
-    inject_struck(fault);
-    return true;
-}
 
 /* What a fault has struck, to be told. */
 struct inject_strike {
-    const struct inject_fault *fault;
+    struct inject_fault *fault;
     uint32_t match; /* of the rule's, from 1 */
     uint32_t qpn;   /* 0: no QP */
     uint64_t wr_id; /* qpn: of the work request */

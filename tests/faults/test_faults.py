@@ -380,6 +380,14 @@ class Running:
         return told
 
 
+def test_a_limit_that_strikes_at_its_first_use_is_counted_once():
+    with Running() as running:
+        tap.equal(running.fault("limit=max_mr value=0"), (0, [], ""))
+        assert running.do("register")[0] != "ok"
+        tap.equal(running.fault(), (0, ["'limit=max_mr value=0' struck 1 of 1 times selected"], ""))
+        running.end()
+
+
 def test_faults_are_loaded_into_a_running_process_and_removed():
     with Running() as running:
         for word in "write", "send", "register":

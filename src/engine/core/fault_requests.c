@@ -75,7 +75,7 @@ int faults_requested(int file, char *why, size_t size)
         return -EINVAL;
     switch ((enum fault_operation)request->operation) {
     case FAULTS_LIST:
-        (void)faults_list(request->answer, sizeof(request->answer));
+        faults_list(request->answer, sizeof(request->answer));
         break;
     case FAULTS_ADD:
         result = faults_add(request->specs, why, size);
@@ -83,7 +83,7 @@ int faults_requested(int file, char *why, size_t size)
             warn_of_lanes(request->answer, sizeof(request->answer));
         break;
     case FAULTS_CLEAR:
-        (void)faults_list(request->answer, sizeof(request->answer));
+        faults_list(request->answer, sizeof(request->answer));
         faults_clear();
         break;
     default:

@@ -152,7 +152,7 @@ static void replace(struct inject_plan *plan)
     void (*function)(void) = atomic_load_explicit(&changed, memory_order_relaxed);
 
     atomic_store_explicit(&inject_plan, plan, memory_order_release);
-    atomic_thread_fence(memory_order_seq_cst); /* partner: front_fill_wr_ops() */
+    atomic_thread_fence(memory_order_seq_cst); /* partners: front_fill_wr_ops(), open_with() */
     if (function)
         function();
 }
@@ -188,7 +188,7 @@ void faults_clear(void)
     faults_tell();
 }
 
-size_t faults_list(char *text, size_t size)
+void faults_list(char *text, size_t size)
 {
     const struct inject_plan *plan = inject_loaded();
     size_t length = 0;
@@ -202,7 +202,6 @@ size_t faults_list(char *text, size_t size)
         length += (size_t)snprintf(text + length, size - length, "'%s' struck %u of %u times selected\n",
                                    fault->rule.text, struck, matched);
     }
-    return min_of(length, size);
 }
 
 void faults_on_change(void (*function)(void))
@@ -227,7 +226,7 @@ const struct inject_rule *faults_meet_cm(enum inject_cm what, enum inject_end en
         struct inject_strike strike = {.fault = fault};
 
         if (fault->rule.kind != INJECT_CM || fault->rule.what != what || fault->rule.side != end ||
-            !counts_here(&fault->rule) || !inject_count(fault, &(struct inject_point){0}, &strike.match))
+            !counts_here(&fault->rule) || !inject_select(fault, &(struct inject_point){0}, &strike.match))
             continue;
         faults_note(&strike);
         return &fault->rule;
@@ -239,11 +238,11 @@ const struct inject_rule *faults_meet_cm(enum inject_cm what, enum inject_end en
 
 void faults_note(const struct inject_strike *strike)
 {
+    const uint32_t struck = atomic_fetch_add_explicit(&strike->fault->struck, 1, memory_order_relaxed) + 1;
     bool room;
 
     lock_acquire(&lock);
-    room = strike_count < STRIKES &&
-           atomic_load_explicit(&strike->fault->struck, memory_order_relaxed) <= TOLD_STRIKES;
+    room = strike_count < STRIKES && struck <= TOLD_STRIKES;
     if (room)
         strikes[strike_count++] = *strike;
     lock_release(&lock);

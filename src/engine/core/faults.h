@@ -16,14 +16,14 @@ const struct inject_rule *faults_meet_cm(enum inject_cm what, enum inject_end en
 int faults_add(const char *list, char *why, size_t size);
 /* None is loaded any more, and ports that one has taken down come up. */
 void faults_clear(void);
-/* A line for each fault: how often it struck. Returns the length. */
-size_t faults_list(char *text, size_t size);
+/* A line for each fault: how often it struck. */
+void faults_list(char *text, size_t size);
 /* The function is called after each change of the plan: tables of operations have to look at faults, or need not any
  * more. Set before the first context is opened. */
 void faults_on_change(void (*function)(void));
 /* CONTROL_FAULTS (fault_requests.c). Helper thread, no lock held. */
 int faults_requested(int file, char *why, size_t size);
-/* Notes a strike, which is told soon, or by faults_tell(). Any lock may be held. */
+/* Counts a strike, and notes it: it is told soon, or by faults_tell(). Any lock may be held. */
 void faults_note(const struct inject_strike *strike);
 /* Tells of all noted strikes. No lock held, except maybe a CQ's poll_lock. */
 void faults_tell(void);

@@ -112,7 +112,6 @@ cold_path struct packet_fate packet_fault(struct qp *qp, const struct packet *pa
         if (!selects(&fault->rule, qp, class) || !inject_select(fault, &point, &strike.match) ||
             !add_fate(&fate, fault, packet))
             continue;
-        inject_struck(fault);
         qp->packets_struck = true;
         faults_note(&strike);
     }

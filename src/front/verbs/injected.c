@@ -38,7 +38,8 @@ static bool meets(struct inject_fault *fault, const struct target *target)
 {
     struct inject_strike strike = {.fault = fault, .qpn = target->qp ? target->qp->ibv.qp_num : 0};
 
-    if (!inject_count(fault, &(struct inject_point){.qp = target->qp ? target->qp->order : 0}, &strike.match))
+    if (!inject_select(fault, &(struct inject_point){.qp = target->qp ? target->qp->order : 0},
+                       &strike.match))
         return false;
     faults_note(&strike);
     return true;
@@ -130,12 +131,9 @@ int injected_limit(enum inject_limit limit, const struct ibv_context *context, u
 
     if (!fault)
         return 0;
-    if (value <= fault->rule.value) {
-        atomic_fetch_add_explicit(&fault->matched, 1, memory_order_relaxed);
+    (void)inject_select(fault, &(struct inject_point){0}, &strike.match);
+    if (value <= fault->rule.value)
         return 0;
-    }
-    (void)inject_count(fault, &(struct inject_point){0}, &strike.match);
-    atomic_fetch_add_explicit(&fault->struck, 1, memory_order_relaxed);
     faults_note(&strike);
     faults_tell();
     return -refuse(-errno_of(limit), REFUSAL_TOLD, "", 0, 0, 0);
@@ -238,7 +236,7 @@ static struct inject_fault *completion_fault(const struct qp *qp, enum inject_si
             !inject_is_for_device(rule, device_of(qp->ibv.context)) ||
             (wqe && (!inject_is_for_opcode(rule, wqe->opcode) ||
                      !may_end_so(qp, wqe, (enum inject_outcome)rule->what))) ||
-            !inject_count(fault, &point, &strike.match))
+            !inject_select(fault, &point, &strike.match))
             continue;
         faults_note(&strike);
         return fault;
