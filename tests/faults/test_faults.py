@@ -266,6 +266,7 @@ def test_a_packet_is_overtaken_by_so_many():
     tap.equal(order("packet=reorder by=2 n=1 time=5min")[0], [2, 3, 1, 4, 5])
     tap.equal(order("packet=reorder by=1 n=1 every=2 count=2 time=5min")[0], [2, 1, 4, 3, 5])
     tap.equal(order("packet=reorder by=100 n=2 time=1ms")[0], [1, 3, 4, 5, 2])
+    tap.equal(order("packet=duplicate n=2", "packet=reorder by=2 n=2 time=5min")[0], [1, 3, 4, 2, 2])  # what both do
 
 
 def test_a_marked_packet_is_answered_by_a_cnp():

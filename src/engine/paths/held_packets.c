@@ -82,7 +82,7 @@ static void copy_payload(struct held *held, const struct iovec *gather, unsigned
     }
 }
 
-bool held_packets_add(struct qp *qp, const struct udp_path *path, const struct packet *packet,
+void held_packets_add(struct qp *qp, const struct udp_path *path, const struct packet *packet,
                       const struct iovec *gather, unsigned gather_count, const struct packet_fate *fate)
 {
     struct held *held;
@@ -93,7 +93,7 @@ bool held_packets_add(struct qp *qp, const struct udp_path *path, const struct p
         length += gather[i].iov_len;
     held = malloc(sizeof(*held) + length);
     if (!held)
-        return false;
+        return;
     *held = (struct held){.qp = qp,
                           .lane = route_of(qp)->network_lane,
                           .at = sys_now() + fate->wait,
@@ -110,7 +110,6 @@ bool held_packets_add(struct qp *qp, const struct udp_path *path, const struct p
         qp->record->traffic.packets_sent++;
     else
         free(held);
-    return room;
 }
 
 /* A lane without space loses the packet, too. Frees it. */
@@ -176,8 +175,7 @@ void held_packets_due(void)
         lanes |= 1u << udp_lane_number(held_of(first)->lane);
         send_now(held_of(first));
     }
-    for (; lanes; lanes &= lanes - 1)
-        udp_flush(udp_lane_by_number((unsigned)__builtin_ctz(lanes)));
+    network_flush_lanes(lanes);
 }
 
 /* What the parent held is the parent's to send. Another thread may have held the lock in the middle of a change: the

@@ -135,7 +135,7 @@ static void note_sent(struct qp *qp, const struct packet *packet)
         network_ack_request(qp);
 }
 
-static void flush_lanes(uint32_t lanes)
+void network_flush_lanes(uint32_t lanes)
 {
     for (; lanes; lanes &= lanes - 1)
         udp_flush(udp_lane_by_number((unsigned)__builtin_ctz(lanes)));
@@ -151,7 +151,7 @@ uint32_t network_take_batched(void)
 
 void network_flush_batched(void)
 {
-    flush_lanes(network_take_batched());
+    network_flush_lanes(network_take_batched());
 }
 
 static int send_packet(struct qp *qp, const struct packet *packet, const struct iovec *gather,
@@ -182,16 +182,12 @@ static int send_packet(struct qp *qp, const struct packet *packet, const struct 
 
 static enum capture_fate captured_fate(const struct packet_fate *fate)
 {
-    switch (fate->what) {
-    case PACKET_LOST:
+    if (fate->lost)
         return CAPTURE_LOST;
-    case PACKET_TWICE:
-        return CAPTURE_TWICE;
-    case PACKET_BROKEN:
+    if (fate->broken)
         return CAPTURE_BROKEN;
-    case PACKET_PASSES:
-        break;
-    }
+    if (fate->twice)
+        return CAPTURE_TWICE;
     return fate->wait ? CAPTURE_HELD : fate->marked ? CAPTURE_MARKED : CAPTURE_PASSED;
 }
 
@@ -199,24 +195,24 @@ static enum capture_fate captured_fate(const struct packet_fate *fate)
 static cold_path int send_with_faults(struct qp *qp, const struct packet *packet, const struct iovec *gather,
                                       unsigned gather_count, struct udp_path *path)
 {
-    const struct packet_fate fate = port_is_down(qp)            ? (struct packet_fate){.what = PACKET_LOST}
-                                    : inject_has(INJECT_PACKET) ? packet_fault(qp, packet)
-                                                                : (struct packet_fate){.what = PACKET_PASSES};
+    struct packet_fate fate = {.lost = port_is_down(qp)};
     struct packet sent = *packet;
     int error;
 
+    if (!fate.lost && inject_has(INJECT_PACKET))
+        fate = packet_fault(qp, packet);
     route_of(qp)->fate = (uint8_t)captured_fate(&fate);
-    if (fate.what == PACKET_BROKEN)
+    if (fate.broken)
         sent.flags |= PACKET_BAD_ICRC;
     if (fate.marked)
         path->traffic_class |= ECN_CE;
-    if (fate.wait && fate.what != PACKET_LOST)
-        (void)held_packets_add(qp, path, &sent, gather, gather_count, &fate); /* without room it is lost */
-    if (fate.wait || fate.what == PACKET_LOST) {
+    if (fate.lost || fate.wait) {
+        for (unsigned i = 0; !fate.lost && i <= fate.twice; i++)
+            held_packets_add(qp, path, &sent, gather, gather_count, &fate);
         note_sent(qp, packet);
         return 0;
     }
-    if (fate.what == PACKET_TWICE)
+    if (fate.twice)
         (void)send_packet(qp, &sent, gather, gather_count, path);
     error = send_packet(qp, &sent, gather, gather_count, path);
     if (!error)
@@ -460,7 +456,7 @@ static void on_batch_end(void)
             route_run(qp);
     }
     unlock_qp();
-    flush_lanes(to_flush | network_take_batched());
+    network_flush_lanes(to_flush | network_take_batched());
     to_flush = 0;
     if (unlikely(mads_came)) {
         mads_came = false;

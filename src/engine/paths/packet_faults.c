@@ -65,19 +65,19 @@ static bool add_fate(struct packet_fate *fate, struct inject_fault *fault, const
 
     switch ((enum inject_packet)fault->rule.what) {
     case INJECT_DROP:
-        fate->what = PACKET_LOST;
+        fate->lost = true;
         return true;
     case INJECT_DUPLICATE:
-        fate->what = PACKET_TWICE;
+        fate->twice = true;
         return true;
     case INJECT_CORRUPT:
-        fate->what = PACKET_BROKEN;
+        fate->broken = true;
         return true;
     case INJECT_DELAY:
         fate->wait += fault->rule.time;
         return true;
     case INJECT_REORDER:
-        fate->wait = fault->rule.time;
+        fate->wait += fault->rule.time;
         fate->later = (uint32_t)fault->rule.value;
         return true;
     case INJECT_RATE:
@@ -101,11 +101,11 @@ cold_path struct packet_fate packet_fault(struct qp *qp, const struct packet *pa
     bool response = !(opcode_table[packet->opcode].properties & OPCODE_REQUEST);
     enum inject_class class = response ? INJECT_RESPONSES : INJECT_REQUESTS;
     struct inject_point point = {.qp = qp->order, .direction = class};
-    struct packet_fate fate = {.what = PACKET_PASSES};
+    struct packet_fate fate = {.lost = false};
 
     point.index = psn + 1;
     point.transmission = count_transmission(qp, response, psn);
-    for (uint32_t i = 0; i < plan->count && fate.what != PACKET_LOST; i++) {
+    for (uint32_t i = 0; i < plan->count && !fate.lost; i++) {
         struct inject_fault *fault = plan->faults[i];
         struct inject_strike strike = {.fault = fault, .qpn = qp->ibv.qp_num, .value = psn};
 

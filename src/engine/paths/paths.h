@@ -80,6 +80,8 @@ void network_open_for_mads(uint32_t block);
 void network_flush_batched(void);
 /* The lanes (bits) in which packets are batched, for the caller to flush. */
 uint32_t network_take_batched(void);
+/* By bit of udp_lane_number(). */
+void network_flush_lanes(uint32_t lanes);
 /* Also sends a delayed acknowledgement (ack_delay.h). Outside every rundown section. */
 void network_flush_delayed(void);
 /* qp_ports.prepare: opens the UDP port if the QP may receive from the network. */
@@ -206,7 +208,8 @@ void ports_after_fork_in_child(void);
 
 /* What becomes of a packet by the faults that the user asks for. */
 struct packet_fate {
-    enum { PACKET_PASSES, PACKET_LOST, PACKET_TWICE, PACKET_BROKEN } what;
+    bool lost, twice;
+    bool broken; /* its ICRC */
     bool marked; /* with ECN's "congestion experienced" (RFC 3168) */
     ns_t wait;   /* leaves after this time; 0: at once */
     uint32_t
@@ -221,9 +224,9 @@ void packet_faults_forget(struct qp *qp);
 
 struct udp_path;
 
-/* Keeps a copy of a packet until its time, or until fate->later packets of the QP have left. False: there is no room, and
- * the packet is lost. QP lock held. */
-bool held_packets_add(struct qp *qp, const struct udp_path *path, const struct packet *packet,
+/* Keeps a copy of a packet until its time, or until fate->later packets of the QP have left. Without room the packet is
+ * lost. QP lock held. */
+void held_packets_add(struct qp *qp, const struct udp_path *path, const struct packet *packet,
                       const struct iovec *gather, unsigned gather_count, const struct packet_fate *fate);
 /* A packet of the QP has left: those that wait for it follow, in the same lane. QP lock held. */
 void held_packets_passed(struct qp *qp);
