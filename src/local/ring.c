@@ -268,8 +268,6 @@ int ring_write(struct ring_writer *writer, const struct packet *packet, const st
     return 0;
 }
 
-/* Lines ahead of the record that is written: while this one is filled, they move here from the reader's cache. */
-
 /* ring_write() with the constants of such a packet. The word of the first record is held back: the reader, which waits for
  * that, touches none of the lines behind it while they are written. */
 bool ring_put(struct ring_writer *writer, const struct lane_small *small)

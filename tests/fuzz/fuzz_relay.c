@@ -153,11 +153,10 @@ int lane_send(struct lane *lane, const struct packet *packet, const struct iovec
     return 0;
 }
 
-int route_send_on(struct qp *from, struct lane *lane, bool *kick, const struct packet *packet,
-                  const struct iovec *gather, unsigned gather_count)
+int route_send_on(struct qp *from, struct lane *lane, const struct packet *packet, const struct iovec *gather,
+                  unsigned gather_count)
 {
     require(from == qp);
-    *kick = true;
     return lane_send(lane, packet, gather, gather_count);
 }
 

@@ -95,14 +95,19 @@ static inline bool may_receive(const struct qp *qp, const struct lane *lane)
            !transport->current_receive && !(qp->srq && qp->srq->cq);
 }
 
+static inline void run_reset(struct run *run)
+{
+    run->count = 0;
+    run->bytes = 0;
+    run->ack_request = false;
+}
+
 static inline void run_begin(struct run *run, struct qp *qp)
 {
     run->qp = qp;
-    run->count = 0;
+    run_reset(run);
     run->taken = atomic_load_explicit(&qp->record->receive.taken, memory_order_relaxed);
     run->psn = qp->record->responder.expected_psn;
-    run->bytes = 0;
-    run->ack_request = false;
 }
 
 /* take_receive(). NULL: there is none. One of an SRQ stays taken if the packet is not plain. */
@@ -183,8 +188,7 @@ static inline void run_end(struct run *run, struct lane *lane)
     traffic->bytes += run->bytes;
     qp_receives_completed += count;
     cq_push_run(qp->recv_cq, run->done, count, CQE_RECEIVE, qp->ibv.qp_num, qp->record->attributes.dest_qpn);
-    run->count = 0;
-    run->bytes = 0;
+    run_reset(run);
     if (!responder->ack_owed)
         return;
     if (responder->acks_owed < ACKS_BEFORE_BATCH_END) {

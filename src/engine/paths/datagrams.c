@@ -28,7 +28,6 @@ static int send_on_host(struct qp *qp, const struct packet *packet, const struct
     struct packet out = *packet;
     struct link *link;
     struct lane *lane;
-    bool kick = false;
     int error;
 
     if (to->is_multicast) {
@@ -59,8 +58,8 @@ static int send_on_host(struct qp *qp, const struct packet *packet, const struct
             return -EAGAIN;
     }
     lane = link_lane(link, packet->src_qpn);
-    error = route_send_on(qp, lane, &kick, &out, gather, gather_count);
-    if (kick) {
+    error = route_send_on(qp, lane, &out, gather, gather_count);
+    if (!error) {
         /* qp_route.kick covers one lane, and datagrams take many: the others are rung at once. */
         if (lane == route_of(qp)->lane)
             route_of(qp)->kick = true;

@@ -24,10 +24,9 @@ int datagram_send(struct qp *qp, const struct packet *packet, const struct iovec
 
 extern const struct qp_ports engine_qp_ports;
 
-/* 0: sent, and *kick is set: the lane has to be rung; -EAGAIN: the QP is in the lane's list of blocked QPs; -errno. QP
- * lock held. */
-int route_send_on(struct qp *qp, struct lane *lane, bool *kick, const struct packet *packet,
-                  const struct iovec *gather, unsigned gather_count);
+/* 0: the lane has to be rung; -EAGAIN: the QP is in the lane's list of blocked QPs; -errno. QP lock held. */
+int route_send_on(struct qp *qp, struct lane *lane, const struct packet *packet, const struct iovec *gather,
+                  unsigned gather_count);
 /* local_resolve(). NULL: the QP waits for route_resolved(). QP lock held. */
 struct link *route_resolve_or_wait(struct qp *qp, uint32_t qpn);
 /* Responses take the lane of the last request. QP lock held. */

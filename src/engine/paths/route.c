@@ -83,7 +83,8 @@ static uint32_t plain_limit(const struct link_properties *link, uint32_t type)
 /* Sets the lane for requests, and what the transport may do on it. QP lock held. */
 static void set_lane(struct qp *qp, struct lane *lane)
 {
-    /* An XRC request may be executed by a process that has no link to this one (engine/xrc/relay.c). */
+    /* An XRC request may be executed by a process that has no link to this one (engine/xrc/relay.c), and a captured QP sends
+     * its bytes. */
     bool exposes = qp->record->type != IBV_QPT_XRC_SEND && !qp->by_packets;
 
     route_of(qp)->lane = lane;
@@ -150,17 +151,13 @@ void route_set_reply_lane(struct qp *qp, struct lane *lane)
     offer_channel(qp, lane);
 }
 
-int route_send_on(struct qp *qp, struct lane *lane, bool *kick, const struct packet *packet,
-                  const struct iovec *gather, unsigned gather_count)
+int route_send_on(struct qp *qp, struct lane *lane, const struct packet *packet, const struct iovec *gather,
+                  unsigned gather_count)
 {
     for (;;) {
         int error = lane_send(lane, packet, gather, gather_count);
 
-        if (likely(!error)) {
-            *kick = true;
-            return 0;
-        }
-        if (error != -EAGAIN)
+        if (likely(error != -EAGAIN))
             return error;
         blocked_enter(qp, &lane_state(lane)->blocked);
         /* The lane may have become writable before the QP was in the list. */
@@ -191,6 +188,7 @@ static inline __attribute__((always_inline)) int send_by_path(struct qp *qp, con
                                                               const struct path_address *to)
 {
     struct packet relayed;
+    int error;
 
     if (unlikely(packet->flags & PACKET_FRAME))
         return raw_transmit(qp, packet, gather, gather_count);
@@ -206,8 +204,9 @@ static inline __attribute__((always_inline)) int send_by_path(struct qp *qp, con
     if (!(opcode_table[packet->opcode].properties & OPCODE_REQUEST)) {
         if (!route_of(qp)->reply_lane)
             return -EHOSTUNREACH;
-        return route_send_on(qp, route_of(qp)->reply_lane, &route_of(qp)->kick_reply, packet, gather,
-                             gather_count);
+        error = route_send_on(qp, route_of(qp)->reply_lane, packet, gather, gather_count);
+        route_of(qp)->kick_reply |= !error;
+        return error;
     }
     if (unlikely(!route_of(qp)->lane)) {
         struct link *link;
@@ -230,7 +229,9 @@ static inline __attribute__((always_inline)) int send_by_path(struct qp *qp, con
         }
         set_lane(qp, connection_lane(link, packet->src_qpn, packet->dest_qpn));
     }
-    return route_send_on(qp, route_of(qp)->lane, &route_of(qp)->kick, packet, gather, gather_count);
+    error = route_send_on(qp, route_of(qp)->lane, packet, gather, gather_count);
+    route_of(qp)->kick |= !error;
+    return error;
 }
 
 static cold_path int send_captured(struct qp *qp, const struct packet *packet, const struct iovec *gather,

@@ -60,12 +60,11 @@ static int send_terms(struct qp *qp, struct lane *lane, uint32_t srqn)
     struct delegate_terms terms;
     struct iovec payload = {&terms, sizeof(terms)};
     struct packet packet;
-    bool kick; /* relay_hand_over() rings */
     int error;
 
     fill_terms(qp, &terms);
     fill_packet(qp, srqn, &packet);
-    error = route_send_on(qp, lane, &kick, &packet, &payload, 1);
+    error = route_send_on(qp, lane, &packet, &payload, 1);
     if (!error)
         qp->transport.relay.resumes = false;
     return error;
@@ -126,7 +125,6 @@ int relay_hand_over(struct qp *qp, const struct packet *packet, bool may_move)
     struct packet out = *packet;
     struct lane *lane;
     struct link *link;
-    bool kick;
     int error;
 
     link = owner_of(qp, packet->srqn, &error);
@@ -139,7 +137,7 @@ int relay_hand_over(struct qp *qp, const struct packet *packet, bool may_move)
     out.flags |= PACKET_RELAYED;
     out.dest_qpn = packet->srqn;
     out.src_qpn = atomic_load_explicit(&qp->record->qpn, memory_order_relaxed);
-    error = route_send_on(qp, lane, &kick, &out, &payload, packet->payload_length ? 1 : 0);
+    error = route_send_on(qp, lane, &out, &payload, packet->payload_length ? 1 : 0);
     lane_ring(lane);
     return error ? -EAGAIN : 0;
 }
