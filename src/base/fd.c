@@ -26,15 +26,6 @@ int fd_lift(int fd)
     return lifted;
 }
 
-int fd_socket(int domain, int type)
-{
-    int saved = errno, fd = fd_lift((int)syscall(SYS_socket, (long)domain, (long)type, 0l));
-    int error = fd < 0 ? -errno : 0;
-
-    errno = saved;
-    return error ? error : fd;
-}
-
 static bool is_tried_again(int error, unsigned *tries)
 {
     if ((error != ENOMEM && error != EINTR) || ++*tries == TRIES)
@@ -73,11 +64,9 @@ ssize_t fd_read_text(const char *path, char *text, size_t size)
     ssize_t length = fd;
 
     if (fd >= 0) {
-        fd = fd_lift(fd);
-        length = fd < 0 ? -EMFILE : sys_read(fd, text, size - 1);
-    }
-    if (fd >= 0)
+        length = sys_read(fd, text, size - 1);
         sys_close(fd);
+    }
     text[max_of(length, (ssize_t)0)] = '\0';
     return length;
 }

@@ -10,9 +10,6 @@
  * stdout or stderr closed would otherwise print into our descriptor. Returns fd, also a negative one; -1 with errno:
  * no other number is free, and fd is closed. */
 int fd_lift(int fd);
-/* A lifted socket for Internet addresses, or -errno. Not by the name of libc, of which librspreload of rdma-core 63 and newer
- * makes an rsocket. */
-int fd_socket(int domain, int type);
 
 struct stat;
 struct statfs;

@@ -138,6 +138,13 @@ int sys_pidfd_getfd(int pidfd, int fd)
     return (int)value_or_error(fd_lift((int)syscall((long)PIDFD_GETFD, (long)pidfd, (long)fd, 0l)), saved);
 }
 
+int sys_socket(int domain, int type)
+{
+    int saved = errno;
+
+    return (int)value_or_error(fd_lift((int)syscall(SYS_socket, (long)domain, (long)type, 0l)), saved);
+}
+
 int sys_open(const char *path, int flags)
 {
     int saved = errno;

@@ -40,6 +40,8 @@ int sys_pidfd_open(pid_t pid);
 int sys_pidfd_getfd(int pidfd, int fd);
 /* Unlike libc's these are not cancellation points: a cancelled thread must not end while it holds our locks or is in
  * a rundown section. */
+/* For Internet addresses: librspreload of rdma-core 63 and newer makes an rsocket of each that libc opens. */
+int sys_socket(int domain, int type);
 int sys_open(const char *path, int flags);
 int sys_close(int fd);
 ssize_t sys_read(int fd, void *data, size_t length);

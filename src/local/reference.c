@@ -228,7 +228,7 @@ static int read_through_file(const struct link *link, struct pieces *to, struct 
     int error = 0, fd;
 
     snprintf(path, sizeof(path), "/proc/%d/mem", (int)link->peer_pid);
-    fd = fd_lift(sys_open(path, O_RDONLY | O_CLOEXEC));
+    fd = sys_open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return link_peer_is_there(link) ? -EPERM : -ESRCH;
     consume(to, 0); /* a first piece without bytes */

@@ -150,14 +150,7 @@ static int seal_parts(void)
 
 static void read_program_name(char *name, size_t size)
 {
-    int fd = fd_lift(open("/proc/self/comm", O_RDONLY | O_CLOEXEC));
-    ssize_t length = 0;
-
-    if (fd >= 0) {
-        length = max_of(read(fd, name, size - 1), (ssize_t)0);
-        close(fd);
-    }
-    name[length] = '\0';
+    (void)fd_read_text("/proc/self/comm", name, size);
     name[strcspn(name, "\n")] = '\0';
 }
 

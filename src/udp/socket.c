@@ -9,6 +9,7 @@
 
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/sys.h"
 #include "udp/internal.h"
 #include "wire/ipudp.h"
 
@@ -31,10 +32,10 @@ static int run_filter(int fd, int option, const struct sock_filter *code, unsign
     return setsockopt(fd, SOL_SOCKET, option, &program, sizeof(program)) < 0 ? -errno : 0;
 }
 
-/* fd_socket(), owned. */
+/* sys_socket(), owned. */
 static int open_datagrams(int family)
 {
-    int fd = fd_socket(family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK);
+    int fd = sys_socket(family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK);
 
     return fd < 0 ? fd : fd_own(fd);
 }

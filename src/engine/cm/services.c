@@ -2,7 +2,6 @@
 #include "engine/cm/services.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -330,16 +329,10 @@ static void read_range(void)
 {
     char text[64];
     unsigned first = 0, last = 0;
-    int fd = fd_lift(open("/proc/sys/net/ipv4/ip_local_port_range", O_RDONLY | O_CLOEXEC));
-    ssize_t length = fd >= 0 ? read(fd, text, sizeof(text) - 1) : 0;
 
-    if (fd >= 0)
-        close(fd);
-    if (length > 0) {
-        text[length] = '\0';
-        if (sscanf(text, "%u %u", &first, &last) != 2)
-            first = last = 0;
-    }
+    if (fd_read_text("/proc/sys/net/ipv4/ip_local_port_range", text, sizeof(text)) > 0 &&
+        sscanf(text, "%u %u", &first, &last) != 2)
+        first = last = 0;
     if (first < 1024 || last > 65535 || first + SET_PORTS > last) {
         first = 32768;
         last = 60999;

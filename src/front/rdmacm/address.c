@@ -9,6 +9,7 @@
 
 #include "base/fd.h"
 #include "base/refusal.h"
+#include "base/sys.h"
 #include "front/rdmacm/front.h"
 
 /* connect() of a datagram socket looks up a route and sends nothing. */
@@ -207,7 +208,7 @@ int address_source(const struct sockaddr *to, const struct sockaddr *from,
     }
     if (to->sa_family == AF_IB)
         return gid_source(to, ret_source);
-    fd = fd_socket(to->sa_family, SOCK_DGRAM | SOCK_CLOEXEC);
+    fd = sys_socket(to->sa_family, SOCK_DGRAM | SOCK_CLOEXEC);
     if (fd < 0)
         return fd;
     error = ask_route(fd, to, from, ret_source);

@@ -44,7 +44,7 @@ static int open_descriptors(struct datagram *datagram, int domain)
     struct epoll_event event = {.events = EPOLLIN};
 
     datagram->epoll_fd = datagram->poke_fd = -1;
-    datagram->udp = fd_socket(domain, SOCK_DGRAM | SOCK_CLOEXEC);
+    datagram->udp = sys_socket(domain, SOCK_DGRAM | SOCK_CLOEXEC);
     if (datagram->udp < 0)
         return datagram->udp;
     datagram->epoll_fd = sys_epoll_create();

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/sys.h"
+#include "base/fd.h"
 #include "front/rsockets/rsocket.h"
 
 #define FOLDER "/etc/rdma/rsocket/"
@@ -19,18 +19,11 @@ static _Atomic bool known;
 
 uint32_t rsocket_number_in(const char *path, uint32_t otherwise)
 {
-    int fd = sys_open(path, O_RDONLY | O_CLOEXEC);
     unsigned long number;
     char text[24], *end;
-    ssize_t length;
 
-    if (fd < 0)
+    if (fd_read_text(path, text, sizeof(text)) <= 0)
         return otherwise;
-    length = sys_read(fd, text, sizeof(text) - 1);
-    sys_close(fd);
-    if (length <= 0)
-        return otherwise;
-    text[length] = '\0';
     number = strtoul(text, &end, 10);
     return end == text ? otherwise : (uint32_t)min_of(number, (unsigned long)UINT32_MAX);
 }
