@@ -13,7 +13,7 @@
 #include "base/sys.h"
 #include "base/unix_names.h"
 #include "base/user.h"
-#include "local/ptrace_access.h"
+#include "local/files.h"
 #include "local/start.h"
 
 /* Each takes a descriptor of the program for as long as it lasts. */
@@ -54,15 +54,17 @@ static void answer(int socket, enum control_subject subject, enum control_result
     (void)sys_send(socket, &message, sizeof(message), MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-/* The segment shows what ptrace(2) would show, and its secret is known to whoever has read it. */
-static bool permits(const struct handshake *handshake, const struct control_request *request)
+static struct control *control_new(const struct control_request *request, int file)
 {
-    static const uint8_t none[CONTROL_SECRET_BYTES];
+    struct control *control = calloc(1, sizeof(*control));
 
-    _Static_assert(CONTROL_SECRET_BYTES == LINK_SECRET_BYTES, "the same secret");
-    return (memcmp(request->secret, none, sizeof(none)) != 0 && local.ops->knows_segment &&
-            local.ops->knows_segment(request->secret)) ||
-           ptrace_access_of_peer(handshake->socket.fd);
+    if (!control)
+        return NULL;
+    control->subject = (enum control_subject)request->subject;
+    control->file = file;
+    list_push_back(&controls, &control->node);
+    control_count++;
+    return control;
 }
 
 static void control_free(struct control *control)
@@ -74,6 +76,12 @@ static void control_free(struct control *control)
     free(control);
 }
 
+static void control_end(struct control *control)
+{
+    local.ops->control_ended(control->subject);
+    control_free(control);
+}
+
 /* event_source.ready: the tool has closed its end, or says something, which no tool does. control_run() follows. */
 static void socket_ready(struct event_source *source, uint32_t events)
 {
@@ -82,7 +90,8 @@ static void socket_ready(struct event_source *source, uint32_t events)
 
 static const char *why_not_now(const struct handshake *handshake, const struct control_request *request)
 {
-    if (!permits(handshake, request))
+    _Static_assert(CONTROL_SECRET_BYTES == LINK_SECRET_BYTES, "the same secret");
+    if (!ptrace_access_or_secret(handshake->socket.fd, request->secret))
         return "softhca is not known there to have ptrace access (user, group, user namespace, capabilities, "
                "PR_SET_DUMPABLE)";
     if (control_count == CONTROLS_MAX)
@@ -93,7 +102,7 @@ static const char *why_not_now(const struct handshake *handshake, const struct c
 void control_receive(struct handshake *handshake, const struct control_request *request, int file)
 {
     const char *why = why_not_now(handshake, request);
-    struct control *control = why ? NULL : calloc(1, sizeof(*control));
+    struct control *control = why ? NULL : control_new(request, file);
 
     if (!control) {
         why = why ? why : "it has no memory";
@@ -104,12 +113,8 @@ void control_receive(struct handshake *handshake, const struct control_request *
         handshake_fail(handshake);
         return;
     }
-    control->file = file;
-    control->subject = (enum control_subject)request->subject;
     control->socket = handshake->socket;
     control->socket.ready = socket_ready;
-    list_push_back(&controls, &control->node);
-    control_count++;
     (void)event_change(&control->socket, 0); /* until it is decided */
     event_forget(&handshake->socket);
     handshake_fail(handshake);
@@ -142,7 +147,7 @@ static void decide(struct control *control)
     if (!result)
         control_free(control);
     else if (event_change(&control->socket, EPOLLIN) != 0)
-        control->state = CONTROL_ENDS; /* nobody would see the tool's end */
+        control_end(control); /* nobody would see the tool's end */
 }
 
 /* --- tools that wait for this process ---------------------------------------------------------------------- */
@@ -175,46 +180,42 @@ static int connect_to_tool(const char *name)
 
 static int receive_request(int socket, struct control_request *request, int *ret_file)
 {
-    ssize_t length = receive_with_descriptor(socket, request, sizeof(*request), 0, ret_file);
+    struct handshake_message message;
+    ssize_t length = receive_with_descriptor(socket, &message, sizeof(message), 0, ret_file);
 
     if (length < 0)
         return -errno;
-    return length == (ssize_t)sizeof(*request) && request->magic == SEGMENT_REQUEST_MAGIC &&
-                   request->version == SEGMENT_REQUEST_VERSION && request->type == CONTROL_REQUEST_TYPE
-               ? 0
-               : -EPROTO;
+    if (length != (ssize_t)sizeof(*request) || !handshake_message_is_control_request(&message))
+        return -EPROTO;
+    memcpy(request, &message, sizeof(*request));
+    return 0;
 }
 
 void local_invite_control(const char *name)
 {
     struct control_request request = {.magic = 0};
-    struct control *control;
-    int file = -1, error = 0, fd = connect_to_tool(name);
+    struct control *control = NULL;
+    int file = -1, fd = connect_to_tool(name), error = min_of(fd, 0);
 
-    if (fd >= 0)
+    if (!error)
         error = receive_request(fd, &request, &file);
-    control = fd >= 0 && !error ? calloc(1, sizeof(*control)) : NULL;
-    if (!control) {
-        log_warn("the tool that waits at %s is not reached: %s", name,
-                 strerror(fd < 0   ? -fd
-                          : !error ? ENOMEM
-                                   : -error));
+    if (!error && !(control = control_new(&request, file)))
+        error = -ENOMEM;
+    if (error) {
+        log_warn("the tool that waits at %s is not reached: %s", name, strerror(-error));
         fd_close(file);
         fd_close(fd);
         return;
     }
-    control->file = file;
-    control->subject = (enum control_subject)request.subject;
     control->socket.fd = fd;
     control->socket.ready = socket_ready;
-    list_push_back(&controls, &control->node);
-    control_count++;
     if (event_add(&control->socket, 0) != 0)
         control_free(control);
     else
         decide(control);
 }
 
+/* Tools that have gone are in front of those that ask now. */
 void control_run(void)
 {
     if (likely(list_empty(&controls)))
@@ -222,19 +223,11 @@ void control_run(void)
     list_for_each_safe (node, following, &controls) {
         struct control *control = list_entry(node, struct control, node);
 
-        if (control->state != CONTROL_ASKS)
-            continue;
-        if (is_withdrawn(control))
+        if (control->state == CONTROL_ENDS)
+            control_end(control);
+        else if (control->state == CONTROL_ASKS && is_withdrawn(control))
             control_free(control);
-        else
+        else if (control->state == CONTROL_ASKS)
             decide(control);
-    }
-    list_for_each_safe (node, following, &controls) {
-        struct control *control = list_entry(node, struct control, node);
-
-        if (control->state != CONTROL_ENDS)
-            continue;
-        local.ops->control_ended(control->subject);
-        control_free(control);
     }
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Control requests (published/control_request.h): tools that ask this process for something, and stay connected while
- * what they have asked for lasts. All of it belongs to the helper thread. */
+ * what they have asked for lasts. All of it belongs to the helper thread, and before there is one to whoever starts the
+ * engine. */
 #ifndef LOCAL_CONTROL_H
 #define LOCAL_CONTROL_H
 

@@ -24,15 +24,13 @@ bool files_may_be_opened(const struct link *link)
 
 /* --- owner ---------------------------------------------------------------------------------------------- */
 
-static bool permits(const struct link *link, const struct link_question *question)
+bool ptrace_access_or_secret(int socket, const uint8_t secret[LINK_SECRET_BYTES])
 {
     static const uint8_t none[LINK_SECRET_BYTES];
 
-    if (!files_wants_direct(link))
-        return false;
-    return (memcmp(question->secret, none, sizeof(none)) != 0 && local.ops->knows_segment &&
-            local.ops->knows_segment(question->secret)) ||
-           ptrace_access_of_peer(link->socket.fd);
+    return (memcmp(secret, none, sizeof(none)) != 0 && local.ops->knows_segment &&
+            local.ops->knows_segment(secret)) ||
+           ptrace_access_of_peer(socket);
 }
 
 /* The descriptor, or -1. */
@@ -40,7 +38,7 @@ static int open_for(const struct link *link, enum link_file which, const struct 
 {
     if (which >= LINK_FILES || (link->files_given & (1u << which)) || !local.ops->open_file)
         return -1;
-    if (!permits(link, question)) {
+    if (!files_wants_direct(link) || !ptrace_access_or_secret(link->socket.fd, question->secret)) {
         log_info(
             "process %d (uid %u) may not map memory of this process: not known to have ptrace access (user, "
             "group, user namespace, capabilities, PR_SET_DUMPABLE)",

@@ -17,6 +17,8 @@
 bool files_wants_direct(const struct link *link);
 /* Can the peer open files of this process without asking? It is of the same user, and has a number here. */
 bool files_may_be_opened(const struct link *link);
+/* Would the kernel let the process at the other end trace this one? It quotes the secret, or ptrace_access_of_peer(). */
+bool ptrace_access_or_secret(int socket, const uint8_t secret[LINK_SECRET_BYTES]);
 /* Answers LINK_WANTS_FILE. Helper thread. */
 void files_answer(struct link *link, const struct link_question *question);
 /* Handles LINK_ANSWERS_FILE; takes over fd, -1 if none. Helper thread. */

@@ -142,7 +142,8 @@ bool local_is_owner(struct link *link, uint32_t block);
 bool link_owns_for_good(const struct link *link);
 
 /* Connects to the abstract socket of a tool of this user, or of root, that waits there for this process to start, and takes
- * its request as if the tool had asked. Waits for the tool, for seconds at most; without locks. */
+ * its request as if the tool had asked. Waits for the tool, for seconds at most; under the engine's start lock, before
+ * there is a helper thread. */
 void local_invite_control(const char *name);
 
 /* --- names ---------------------------------------------------------------------------------------------- */

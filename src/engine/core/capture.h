@@ -36,7 +36,7 @@ struct capture_slot {
 
 /* --- attaching ------------------------------------------------------------------------------------------- */
 
-/* file: of the tool. 0, or -errno with the reason in why. Without locks, outside of rundown sections; one thread at a
+/* file: of the tool. 1: it lasts until capture_detach(); -errno with the reason in why. Without locks, outside of rundown sections; one thread at a
  * time. */
 int capture_attach(int file, char *why, size_t size);
 /* Captured QPs return to what they did before. Context as capture_attach(). */
