@@ -258,6 +258,19 @@ bool attach_block(uint32_t block, struct attached *ret)
     return attach_by_socket(block, ret);
 }
 
+bool read_pid(const char *text, pid_t *ret)
+{
+    char *end;
+    long pid;
+
+    errno = 0;
+    pid = strtol(text, &end, 10);
+    if (*end || errno || pid <= 0 || pid > INT32_MAX)
+        return false;
+    *ret = (pid_t)pid;
+    return true;
+}
+
 bool attach_pid(pid_t pid, struct attached *ret)
 {
     struct blocks blocks;

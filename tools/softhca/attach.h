@@ -19,6 +19,8 @@ struct attached {
     uint32_t block; /* of QP numbers, by which it was found; 0: by its descriptor */
 };
 
+/* False: not a number of a process. */
+bool read_pid(const char *text, pid_t *ret);
 /* The process with that number, or, where it is in a pid namespace that we do not see, of that block of QP
  * numbers. False: there is none, it does not use SoftHCA, or it refuses access; then ret->why says which. */
 bool attach_pid(pid_t pid, struct attached *ret);

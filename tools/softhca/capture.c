@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "attach.h"
 #include "base/sys.h"
 #include "base/unix_names.h"
 #include "capture/frame.h"
@@ -411,7 +412,8 @@ static error_t parse(int key, char *argument, struct argp_state *argp)
     case 'p':
         if (state->pid_count == SOURCES_MAX)
             argp_error(argp, "-p: more than %u processes", SOURCES_MAX);
-        state->pids[state->pid_count++] = (pid_t)size_or_error("-p", argument, 1, INT32_MAX, argp);
+        if (!read_pid(argument, &state->pids[state->pid_count++]))
+            argp_error(argp, "-p: '%s': not a number from 1 to %d", argument, INT32_MAX);
         return 0;
     case 'w':
         state->files.name = argument;

@@ -7,6 +7,7 @@
 #include "base/sys.h"
 #include "capture.h"
 #include "control.h"
+#include "explain/out.h"
 
 /* How long the order of records waits for one that a thread is about to write. That thread may be stopped. */
 #define UNFILLED_NS (100 * NS_PER_MS)
@@ -28,11 +29,9 @@ static void begin(struct capture_source *source, uint64_t since)
 {
     const struct capture_header *header = source->ring.header;
     const uint64_t now = sys_now(), there = __atomic_load_n(&header->attached_at, __ATOMIC_RELAXED);
-    char program[sizeof(header->program) + 1] = "";
+    char program[sizeof(header->program) + 1];
 
-    memcpy(program, header->program, sizeof(header->program));
-    for (char *c = program; *c; c++)
-        *c = *c < ' ' || *c == 0x7f ? '?' : *c;
+    printable(program, header->program, sizeof(header->program));
     if (there < since || there > now)
         source->clock_ahead = (int64_t)(there - now);
     snprintf(source->name, sizeof(source->name), "%s[%d]", program,

@@ -24,18 +24,14 @@ static const struct argp_option option_table[] = {
 static error_t parse(int key, char *argument, struct argp_state *state)
 {
     struct options *options = state->input;
-    char *end;
-    long pid;
 
     switch (key) {
     case OPTION_JSON:
         options->json = true;
         return 0;
     case ARGP_KEY_ARG:
-        pid = strtol(argument, &end, 10);
-        if (*end || pid <= 0 || pid > INT32_MAX || options->pid)
+        if (options->pid || !read_pid(argument, &options->pid))
             argp_error(state, "'%s' is not a PID", argument);
-        options->pid = (pid_t)pid;
         return 0;
     case ARGP_KEY_NO_ARGS:
         argp_error(state, "PID is missing");

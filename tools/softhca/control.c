@@ -11,6 +11,7 @@
 
 #include "attach.h"
 #include "explain/objects.h"
+#include "explain/out.h"
 
 #define ANSWER_MS 3000
 
@@ -72,9 +73,7 @@ static int talk(int socket, const struct control_request *request, int file, cha
     case CONTROL_REQUESTED:
         break;
     }
-    answer.why[sizeof(answer.why) - 1] = '\0';
-    for (char *c = answer.why; *c; c++)
-        *c = *c < ' ' || *c == 0x7f ? '?' : *c;
+    printable(answer.why, answer.why, sizeof(answer.why) - 1);
     return refuse(why, size, "%s", answer.why);
 }
 

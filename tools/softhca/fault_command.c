@@ -9,9 +9,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "attach.h"
 #include "base/memory_file.h"
 #include "commands.h"
 #include "control.h"
+#include "explain/out.h"
 #include "fault.h"
 #include "published/fault_request.h"
 
@@ -29,18 +31,6 @@ static const struct argp_option option_table[] = {
     {0},
 };
 
-static pid_t parse_pid(const char *text, struct argp_state *state)
-{
-    char *end;
-    long pid;
-
-    errno = 0;
-    pid = strtol(text, &end, 10);
-    if (!*text || *end || errno || pid <= 0 || pid != (pid_t)pid)
-        argp_error(state, "'%s' is not a process id", text);
-    return (pid_t)pid;
-}
-
 static error_t parse(int key, char *argument, struct argp_state *state)
 {
     struct options *options = state->input;
@@ -50,10 +40,12 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         options->clear = true;
         return 0;
     case ARGP_KEY_ARG:
-        if (!options->pid)
-            options->pid = parse_pid(argument, state);
-        else if (fault_add(argument, &options->faults))
-            exit(2);
+        if (options->pid) {
+            if (fault_add(argument, &options->faults))
+                exit(2);
+        } else if (!read_pid(argument, &options->pid)) {
+            argp_error(state, "'%s' is not a process id", argument);
+        }
         return 0;
     case ARGP_KEY_NO_ARGS:
         argp_error(state, "PID is missing");
@@ -86,9 +78,13 @@ static void show_answer(int fd)
     ssize_t length = pread(fd, answer, FAULT_ANSWER_BYTES, offsetof(struct fault_request, answer));
 
     answer[length > 0 ? length : 0] = '\0';
-    for (char *c = answer; *c; c++)
-        *c = (*c < ' ' && *c != '\n') || *c == 0x7f ? '?' : *c;
-    fputs(answer, stdout);
+    for (char *line = answer, *next; *line; line = next) {
+        next = line + strcspn(line, "\n");
+        if (*next)
+            *next++ = '\0';
+        printable(line, line, strlen(line));
+        puts(line);
+    }
 }
 
 static int ask(const struct options *options, const struct fault_request *request)

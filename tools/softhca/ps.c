@@ -27,8 +27,6 @@ static const struct argp_option option_table[] = {
 static error_t parse(int key, char *argument, struct argp_state *state)
 {
     struct options *options = state->input;
-    char *end;
-    long pid;
 
     switch (key) {
     case 'a':
@@ -38,10 +36,8 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         options->json = true;
         return 0;
     case ARGP_KEY_ARG:
-        pid = strtol(argument, &end, 10);
-        if (*end || pid <= 0 || options->count == PIDS_MAX)
+        if (options->count == PIDS_MAX || !read_pid(argument, &options->pids[options->count++]))
             argp_error(state, "'%s' is not a PID", argument);
-        options->pids[options->count++] = (pid_t)pid;
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
