@@ -95,13 +95,20 @@ void lane_take(struct lane *lane, const struct lane_small *small)
     lane->reader.position += small->granules * GRANULE;
 }
 
+/* What was read is room for the writer again. Under receive_lock. */
+static inline void release(struct lane *lane, uint32_t granules)
+{
+    if (unlikely(ring_release(&lane->reader, granules)) && ring_take_writer_waits(lane->reader.control))
+        link_ring(lane->link, LINK_RINGS);
+}
+
 /* Lets the engine take small packets, as many as it likes. Under receive_lock. */
 static unsigned take_small(struct lane *lane, unsigned budget)
 {
     unsigned taken = local.ops->small ? local.ops->small(lane, budget) : 0;
 
-    if (unlikely(ring_release(&lane->reader, 0)) && ring_take_writer_waits(lane->reader.control))
-        link_ring(lane->link, LINK_RINGS);
+    if (taken)
+        release(lane, 0);
     return taken;
 }
 
@@ -126,8 +133,7 @@ static unsigned take_records(struct lane *lane, unsigned budget)
         local.ops->packet(lane, &packet);
         fetched += packet.reference_count ? packet.payload_length : 0;
         taken++;
-        if (unlikely(ring_release(&lane->reader, granules)) && ring_take_writer_waits(lane->reader.control))
-            link_ring(lane->link, LINK_RINGS);
+        release(lane, granules);
     }
     if (unlikely(found < 0)) {
         atomic_store_explicit(&lane->next, &nothing_comes, memory_order_relaxed);
