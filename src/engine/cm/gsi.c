@@ -395,18 +395,11 @@ static bool send_to_holder(const char *name, struct outgoing *outgoing)
     }
 }
 
-static bool is_local(const uint8_t gid[16])
-{
-    uint32_t ifindex;
-
-    return device_table_is_local(&host_devices, gid, &ifindex);
-}
-
 static void send_to_service(uint64_t service_id, struct outgoing *outgoing)
 {
     char names[SERVICE_NAMES][LOCAL_NAME_MAX + 1];
     unsigned count =
-        services_names(service_id, outgoing->to.remote_gid, is_local(outgoing->to.local_gid), names);
+        services_names(service_id, outgoing->to.remote_gid, gid_is_of_host(outgoing->to.local_gid), names);
 
     for (unsigned i = 0; i < count; i++) {
         if (send_to_holder(names[i], outgoing))
@@ -530,7 +523,7 @@ static bool may_send(struct link *link, const struct packet *packet, const uint8
 {
     uint32_t comm_id;
 
-    return is_local(packet->grh.source) &&
+    return gid_is_of_host(packet->grh.source) &&
            (!cm_mad_claim(mad, MAD_LENGTH, &comm_id) || local_is_owner(link, comm_id >> 16));
 }
 
@@ -539,7 +532,7 @@ static bool may_send(struct link *link, const struct packet *packet, const uint8
 static bool may_forward(struct link *link, const struct packet *packet)
 {
     return (link_is_self(link) || udp_trusts(link_peer_uid(link))) &&
-           (network_is_forced() || !is_local(packet->grh.source));
+           (network_is_forced() || !gid_is_of_host(packet->grh.source));
 }
 
 void gsi_receive(struct lane *lane, const struct packet *packet)
@@ -575,7 +568,7 @@ void gsi_receive(struct lane *lane, const struct packet *packet)
     if (port_of_gid_is_down(packet->grh.destination))
         return;
     if (capture_is_attached())
-        capture_mad_arrived(packet, mad, is_local(packet->grh.source));
+        capture_mad_arrived(packet, mad, gid_is_of_host(packet->grh.source));
     memcpy(from.local_gid, packet->grh.destination, 16);
     memcpy(from.remote_gid, packet->grh.source, 16);
     cm_agent_receive(&from, mad);

@@ -41,13 +41,11 @@ bool arrival_is_accepted(const struct qp *qp, const struct packet *packet, bool 
 
 cold_path void arrival_refused(struct qp *qp, const struct packet *packet)
 {
-    uint32_t ifindex;
-
     if (BTH_SERVICE(packet->opcode) != SERVICE_UD ||
         !(opcode_table[packet->opcode].properties & OPCODE_REQUEST))
         return;
     if (!qp)
-        stray_note(STRAY_QPN, packet, device_table_is_local(&host_devices, packet->grh.source, &ifindex));
+        stray_note(STRAY_QPN, packet, gid_is_of_host(packet->grh.source));
     else if (qp->record->type == IBV_QPT_UD && qp_state(qp) != IBV_QPS_RTR && qp_state(qp) != IBV_QPS_RTS)
         datagram_dropped(&qp->transport, packet, DROP_STATE, qp_state(qp), 0);
 }

@@ -303,19 +303,11 @@ void capture_sent_notice(struct qp *qp, const struct packet *packet)
 
 /* --- packets that arrive --------------------------------------------------------------------------------- */
 
-static bool is_of_host(const uint8_t gid[16])
-{
-    uint32_t ifindex;
-
-    return device_table_is_local(&host_devices, gid, &ifindex);
-}
-
 static bool is_from_host(const struct qp *qp, const struct packet *packet)
 {
-    return !route_of(qp)->by_network && is_connected(qp->record)
-               ? true
-               : is_of_host(is_connected(qp->record) ? qp->record->attributes.path.destination_gid
-                                                     : packet->grh.source);
+    if (is_connected(qp->record))
+        return !route_of(qp)->by_network || gid_is_of_host(qp->record->attributes.path.destination_gid);
+    return gid_is_of_host(packet->grh.source);
 }
 
 /* On the network, headers of connected QPs do not have it. */

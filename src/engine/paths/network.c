@@ -361,13 +361,6 @@ static void lock_qp(struct qp *qp)
         LOCKED_MAX_PACKETS; /* lock_number() looks the QP up anew: its number may have been released */
 }
 
-static bool is_own_address(const uint8_t gid[16])
-{
-    uint32_t ifindex;
-
-    return device_table_is_local(&host_devices, gid, &ifindex);
-}
-
 static void receive_multicast(struct qp *qp, void *argument)
 {
     const struct packet *packet = argument;
@@ -376,7 +369,7 @@ static void receive_multicast(struct qp *qp, void *argument)
         return;
     qp->record->traffic.packets_received++;
     arrivals_receive_multicast(qp, packet,
-                               packet->src_qpn == qp->ibv.qp_num && is_own_address(packet->grh.source));
+                               packet->src_qpn == qp->ibv.qp_num && gid_is_of_host(packet->grh.source));
 }
 
 /* udp_ops.packet */
@@ -397,7 +390,7 @@ static void on_packet(struct packet *packet, const struct udp_arrival *arrival)
         unlock_qp();
         packet->dest_ifindex = arrival->ifindex;
         if (capture_is_attached() && packet->dest_qpn == PSN_MASK && !is_from_this_host(packet))
-            capture_group_arrived(packet, is_own_address(packet->grh.source));
+            capture_group_arrived(packet, gid_is_of_host(packet->grh.source));
         if (packet->dest_qpn == PSN_MASK && !is_from_this_host(packet) &&
             !multicast_deliver(packet->grh.destination, receive_multicast, packet))
             stray_note(STRAY_GROUP, packet, false);

@@ -121,6 +121,12 @@ void device_put(struct device_table *table, struct device *device);
 
 /* Is this GID an address of this host? *ret_ifindex: the interface with that address. */
 bool device_table_is_local(struct device_table *table, const uint8_t gid[16], uint32_t *ret_ifindex);
+static inline bool gid_is_of_host(const uint8_t gid[16])
+{
+    uint32_t ifindex;
+
+    return device_table_is_local(&host_devices, gid, &ifindex);
+}
 /* Counts changes of the table, from 1: results of lookups are valid while it is the same. Any thread, no lock. */
 static inline uint64_t device_table_generation(const struct device_table *table)
 {

@@ -117,9 +117,8 @@ static cold_path void dropped(struct transport_qp *transport, enum drop_reason r
 {
     struct qp *qp = container_of(transport, struct qp, transport);
     struct drop_record *drop = &qp->record->drops[reason];
-    uint32_t ifindex;
 
-    drop->local = device_table_is_local(&host_devices, drop->source, &ifindex);
+    drop->local = gid_is_of_host(drop->source);
     drop->ns = sys_now();
     if (drop->count == 1 && explained())
         object_ports->qp_dropped(qp->slot, reason);
