@@ -391,26 +391,24 @@ static void take_request(struct cutter *cutter, struct flow *flow, const struct 
 }
 
 /* An acknowledgement names the last packet that it covers, a NAK the first that it does not. */
-static psn_t cut_psn_of_answer(struct flow *flow, psn_t psn, bool is_nak)
+static psn_t cut_psn_of_answer(const struct flow *flow, const struct sent *sent, psn_t psn, bool is_nak)
 {
-    const struct sent *sent = find(flow, psn);
-
     if (!sent)
-        return flow->begun ? psn_add(flow->next, (psn.value - flow->expected.value) & PSN_MASK) : psn;
+        return flow->begun ? psn_add(flow->next, psn_distance(flow->expected, psn)) : psn;
     return is_nak ? sent->cut_psn : psn_add(sent->cut_psn, sent->count - 1);
 }
 
-static void take_acknowledgement(struct cutter *cutter, struct flow *flow, struct packet *packet,
-                                 const char *comment)
+/* sent: what it is about; NULL: that was not seen. */
+static void take_acknowledgement(struct cutter *cutter, struct flow *flow, const struct sent *sent,
+                                 struct packet *packet, const char *comment)
 {
     const bool is_nak = packet->syndrome & NAK_BITS;
-    const struct sent *sent = find(flow, packet->psn);
 
     if (sent && !is_nak) {
         flow->msn_ahead = packet->msn - sent->messages;
         flow->acked = packet->psn;
     }
-    packet->psn = cut_psn_of_answer(flow, packet->psn, is_nak);
+    packet->psn = cut_psn_of_answer(flow, sent, packet->psn, is_nak);
     emit_parts(cutter, packet, UINT32_MAX, packet->psn, NULL, 0, comment);
 }
 
@@ -447,7 +445,7 @@ static void take_piggyback(struct cutter *cutter, const struct capture_record *r
     packet.psn = psn_make(record->ack_psn);
     packet.syndrome = PLAIN_ACK;
     packet.msn = ((sent ? sent->messages : flow->messages) + flow->msn_ahead) & PSN_MASK;
-    take_acknowledgement(cutter, flow, &packet, "came with the request that follows");
+    take_acknowledgement(cutter, flow, sent, &packet, "came with the request that follows");
 }
 
 static void take_of_link(struct cutter *cutter, const struct capture_record *record, const uint8_t *payload)
@@ -466,7 +464,7 @@ static void take_of_link(struct cutter *cutter, const struct capture_record *rec
     if (is_request)
         take_request(cutter, flow, record, &packet, payload);
     else if (BTH_OPERATION(record->opcode) == OP_ACKNOWLEDGE)
-        take_acknowledgement(cutter, flow, &packet, "");
+        take_acknowledgement(cutter, flow, find(flow, packet.psn), &packet, "");
     else
         take_response(cutter, flow, record, &packet, payload);
 }

@@ -39,38 +39,32 @@ static uint16_t source_port_of(const struct capture_record *record)
                                : (uint16_t)(SOURCE_PORTS | ((flow ^ flow >> 14) & ~SOURCE_PORTS & 0xffff));
 }
 
-static size_t put_ip(const struct capture_record *record, size_t udp_payload, uint8_t *to)
+static size_t put_ip(const struct capture_record *record, bool is_ipv4, size_t udp_payload, uint8_t *to)
 {
     struct packet_grh grh = {.flow_label = record->flow_label,
                              .traffic_class = record->traffic_class,
                              .hop_limit = record->hop_limit};
     uint8_t area[GRH_AREA_LENGTH];
-    bool is_ipv4;
 
     memcpy(grh.source, record->source, sizeof(grh.source));
     memcpy(grh.destination, record->destination, sizeof(grh.destination));
-    is_ipv4 = ipudp_gid_is_ipv4(grh.source) && ipudp_gid_is_ipv4(grh.destination);
     ipudp_build_grh_area(&grh, (uint32_t)udp_payload, area);
     memcpy(to, area + (is_ipv4 ? GRH_AREA_LENGTH - IPV4_LENGTH : 0), is_ipv4 ? IPV4_LENGTH : IPV6_LENGTH);
     return is_ipv4 ? IPV4_LENGTH : IPV6_LENGTH;
 }
 
-/* RFC 8200 8.1: over the addresses, the length and the protocol, too. 0 is written as ones. */
+/* RFC 8200 8.1: over the addresses, the length, which is even here, and the protocol, too. 0 is written as ones. */
 static uint16_t checksum_ipv6(const struct capture_record *record, const uint8_t *udp, size_t length)
 {
     uint8_t pseudo[40] = {0};
     uint32_t sum;
-    uint16_t odd = 0;
 
     memcpy(pseudo, record->source, 16);
     memcpy(pseudo + 16, record->destination, 16);
     put16(pseudo + 34, (uint32_t)length);
     pseudo[39] = PROTOCOL_UDP;
-    if (length & 1)
-        odd = (uint16_t)(udp[length - 1] << 8);
     sum = (uint16_t)~ipudp_checksum(pseudo, sizeof(pseudo));
     sum += (uint16_t)~ipudp_checksum(udp, (uint32_t)length);
-    sum += odd;
     while (sum >> 16)
         sum = (sum & 0xffff) + (sum >> 16);
     return sum == 0xffff ? 0xffff : (uint16_t)~sum;
@@ -96,16 +90,16 @@ size_t frame_build(const struct cut_packet *packet, uint8_t *ret_frame, size_t *
     const uint32_t pad = codec_pad(packet->packet.payload_length);
     uint8_t headers[HEADER_LENGTH_MAX], *at = ret_frame, *udp;
     const size_t header_length = codec_encode(&packet->packet, headers);
-    const size_t udp_payload = header_length + packet->packet.payload_length + pad + ICRC_LENGTH;
+    const size_t udp_payload = codec_udp_payload_length(&packet->packet);
+    const bool is_ipv4 = ipudp_gid_is_ipv4(record->source) && ipudp_gid_is_ipv4(record->destination);
 
     if (!header_length)
         return 0;
     put_mac(at, record->destination);
     put_mac(at + 6, record->source);
     at += ETHERNET_LENGTH;
-    at += put_ip(record, udp_payload, at);
-    put16(ret_frame + ETHERNET_LENGTH - 2,
-          at - ret_frame == ETHERNET_LENGTH + IPV4_LENGTH ? ETHERTYPE_IPV4 : ETHERTYPE_IPV6);
+    put16(at - 2, is_ipv4 ? ETHERTYPE_IPV4 : ETHERTYPE_IPV6);
+    at += put_ip(record, is_ipv4, udp_payload, at);
     udp = at;
     put16(udp, source_port_of(record));
     put16(udp + 2, ROCE_UDP_PORT);
@@ -122,7 +116,7 @@ size_t frame_build(const struct cut_packet *packet, uint8_t *ret_frame, size_t *
         return (size_t)(at - ret_frame);
     memset(at, 0, pad + ICRC_LENGTH);
     add_icrc(packet, udp, udp_payload);
-    if (udp - ret_frame == ETHERNET_LENGTH + IPV6_LENGTH)
+    if (!is_ipv4)
         put16(udp + 6, checksum_ipv6(record, udp, UDP_LENGTH + udp_payload));
     return *ret_length;
 }

@@ -8,7 +8,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "base/log.h"
 #include "base/memory_file.h"
 #include "base/rundown.h"
 #include "base/sys.h"
@@ -495,11 +494,12 @@ static void choose_all_anew(struct capture *capture)
     qp_for_each(settle, NULL); /* outside of rundown sections: it waits for peers, for a moment */
 }
 
-static bool is_good(const struct capture_header *header, uint64_t file_size, uint32_t ring_bytes)
+/* ring_bytes: what the size of the file leaves. */
+static bool is_good(const struct capture_header *header, uint32_t ring_bytes)
 {
     return header->magic == CAPTURE_MAGIC && header->version == CAPTURE_VERSION &&
-           ring_bytes >= CAPTURE_RING_MIN && ring_bytes <= CAPTURE_RING_MAX &&
-           !(ring_bytes & (ring_bytes - 1)) && file_size == CAPTURE_DATA + (uint64_t)ring_bytes;
+           __atomic_load_n(&header->ring_bytes, __ATOMIC_RELAXED) == ring_bytes &&
+           !(ring_bytes & (ring_bytes - 1));
 }
 
 static void capture_free(struct capture *capture)
@@ -510,12 +510,11 @@ static void capture_free(struct capture *capture)
 }
 
 /* The tool can change what it has written at any time: only the copies are used. */
-static int read_header(struct capture *capture, uint64_t file_size)
+static int read_header(struct capture *capture)
 {
     const struct capture_header *header = capture->header;
-    const uint32_t ring_bytes = __atomic_load_n(&header->ring_bytes, __ATOMIC_RELAXED);
 
-    if (!is_good(header, file_size, ring_bytes))
+    if (!is_good(header, capture->ring_bytes))
         return -EINVAL;
     capture->ring = (uint8_t *)capture->header + CAPTURE_DATA;
     capture->snap = __atomic_load_n(&header->snap, __ATOMIC_RELAXED);
@@ -533,13 +532,13 @@ static int map_file(int file, struct capture *capture)
         return error;
     if (size < CAPTURE_DATA + CAPTURE_RING_MIN || size > CAPTURE_DATA + (uint64_t)CAPTURE_RING_MAX)
         return -EINVAL;
-    capture->ring_bytes = (uint32_t)(size - CAPTURE_DATA); /* for capture_free() */
+    capture->ring_bytes = (uint32_t)(size - CAPTURE_DATA);
     capture->header = sys_mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0, &error);
     if (error)
         return error;
     /* A forked child must not write into its parent's capture. */
     error = sys_madvise(capture->header, size, MADV_DONTFORK);
-    return error ? error : read_header(capture, size);
+    return error ? error : read_header(capture);
 }
 
 static void introduce(struct capture_header *header)
