@@ -2,6 +2,7 @@
 /* From REQ to ESTABLISHED (IBA 12.9), both sides. */
 #include <errno.h>
 
+#include "base/pkey.h"
 #include "cm/machine.h"
 
 static uint8_t at_most_7(uint8_t count)
@@ -223,7 +224,7 @@ static unsigned reason_to_reject(const struct cm_req *req, const struct cm_path 
     /* The GID in the REQ must be the sender's, so that no third host gets connected. REJ has no
      * reason for a wrong P_Key; Linux sends this one, too. */
     if (memcmp(req->primary.local_gid, from->remote_gid, sizeof(from->remote_gid)) ||
-        (req->pkey & 0x7fff) != (DEFAULT_PKEY & 0x7fff))
+        !pkey_is_ours(req->pkey))
         return CM_REASON_INVALID_GID;
     return 0;
 }

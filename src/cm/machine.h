@@ -17,9 +17,8 @@
 
 #include "cm/cm.h"
 
-#define DEFAULT_PKEY 0xffff
-#define QPN_FIRST    2u /* 0 and 1 are QP0 and QP1, 0xffffff is the multicast QPN */
-#define QPN_LAST     0xfffffeu
+#define QPN_FIRST 2u /* 0 and 1 are QP0 and QP1, 0xffffff is the multicast QPN */
+#define QPN_LAST  0xfffffeu
 
 /* Bounds for times that a peer requests, as CM time codes. Values beyond are clamped. */
 #define RESPONSE_CODE_MIN 14u            /* 67 ms; interval of REP retries */

@@ -2,6 +2,7 @@
 /* Service id resolution (SIDR, IBA 12.11): one SIDR_REQ, one SIDR_REP with QPN and Q_Key. */
 #include <errno.h>
 
+#include "base/pkey.h"
 #include "cm/machine.h"
 
 int cm_resolve(struct cm *cm, struct cm_id *id, const struct cm_resolve *resolve, ns_t now)
@@ -102,7 +103,7 @@ int on_sidr_req(struct cm *cm, const struct cm_path *from, const struct cm_mad *
             return -EINVAL;
         finish(cm, id, NULL);
     }
-    if ((mad->sidr_req.pkey & 0x7fff) == (DEFAULT_PKEY & 0x7fff))
+    if (pkey_is_ours(mad->sidr_req.pkey))
         result = cm->ports->request(cm, &request, &id);
     else
         result = CM_SIDR_REJECTED;

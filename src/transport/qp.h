@@ -18,8 +18,6 @@
 #include "rules/fault.h"
 #include "transport/ports.h"
 
-#define DEFAULT_PKEY 0xffffu
-
 /* Most PSNs in flight on any link: psn_t compares within half its range (IBA 9.7.2). */
 #define WINDOW_PSNS (1u << 23)
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* A packet that arrives -> sender (responses and acknowledgements), responder (requests) or datagram receive. The
  * state of the QP decides which packets it takes (verbs.md §2.1). */
+#include "base/pkey.h"
 #include "transport/machine.h"
 
 /* An unknown opcode from the right peer, in sequence: an invalid request (verbs.md §3.10). */
@@ -87,8 +88,7 @@ static bool receive(struct transport_qp *qp, const struct packet *packet)
     case IBV_QPS_UNKNOWN:
         return false;
     }
-    /* There is one partition, with full and limited members (verbs.md §8.6). */
-    if (unlikely((packet->pkey & 0x7fff) != (DEFAULT_PKEY & 0x7fff)) && !(packet->flags & PACKET_DROPPED)) {
+    if (unlikely(!pkey_is_ours(packet->pkey)) && !(packet->flags & PACKET_DROPPED)) {
         if (qp->counters)
             atomic_fetch_add_explicit(&qp->counters->bad_pkeys, 1, memory_order_relaxed);
         return false;

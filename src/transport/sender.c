@@ -4,6 +4,7 @@
  * it have theirs, so that completions stay in order (verbs.md §2.6). */
 #include <errno.h>
 
+#include "base/pkey.h"
 #include "rules/alias.h"
 #include "transport/machine.h"
 

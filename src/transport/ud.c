@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/pkey.h"
 #include "transport/machine.h"
 #include "transport/ordered_copy.h"
 #include "wire/ipudp.h"

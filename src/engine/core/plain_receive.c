@@ -3,6 +3,7 @@
  * receive and its completion, by the rules of progress.c, arrivals.c, transport/receive.c, responder.c and
  * object/qp/qp_ports.c with the constants of such a packet put in. A packet that is not plain ends this, and goes through
  * those files. The QP stays locked from one packet to the next; a run of them has one lock of the CQ. */
+#include "base/pkey.h"
 #include "engine/core/core.h"
 #include "engine/core/local_key.h"
 #include "object/device/device.h"
@@ -34,8 +35,7 @@ static inline bool is_possible(const struct qp *qp, const struct lane *lane)
 
 static inline bool is_of_peer(const struct qp *qp, const struct lane_small *small)
 {
-    return small->src_qpn == qp->record->attributes.dest_qpn &&
-           (small->pkey & 0x7fff) == (DEFAULT_PKEY & 0x7fff);
+    return small->src_qpn == qp->record->attributes.dest_qpn && pkey_is_ours(small->pkey);
 }
 
 /* --- acknowledgements ---------------------------------------------------------------------------------------- */

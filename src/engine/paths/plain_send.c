@@ -4,6 +4,7 @@
  * transport/sender.c and route.c with the constants of such a request put in. A request that is not plain ends this, and
  * goes through those files, with all that is behind it. The WQE is written as those would: the packet may have to be sent
  * again, and the acknowledgement completes the request as any other. */
+#include "base/pkey.h"
 #include "engine/core/local_key.h"
 #include "engine/direct/direct.h"
 #include "engine/paths/paths.h"

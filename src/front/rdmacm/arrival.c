@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/pkey.h"
 #include "front/rdmacm/front.h"
 
 /* --- arrival -------------------------------------------------------------------------------------------- */

@@ -10,6 +10,7 @@
 #include <linux/capability.h>
 
 #include "base/fd.h"
+#include "base/pkey.h"
 #include "base/refusal.h"
 #include "base/sys.h"
 #include "front/rdmacm/front.h"

@@ -8,6 +8,7 @@
 #include <netinet/in.h>
 #include <stdlib.h>
 
+#include "base/pkey.h"
 #include "front/rdmacm/front.h"
 
 static const struct rdma_addrinfo no_hints;

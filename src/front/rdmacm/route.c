@@ -4,6 +4,7 @@
 #include <endian.h>
 #include <stdlib.h>
 
+#include "base/pkey.h"
 #include "base/refusal.h"
 #include "front/rdmacm/front.h"
 

@@ -2,6 +2,7 @@
 /* Device, port, GID and P_Key queries (verbs.md §10.2-10.9). */
 #include <arpa/inet.h>
 
+#include "base/pkey.h"
 #include "base/sys.h"
 #include "front/verbs/front.h"
 #include "front/verbs/injected.h"
