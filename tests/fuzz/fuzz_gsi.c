@@ -197,8 +197,9 @@ void local_for_each_peer(void (*visit)(struct link *link, void *argument), void 
     }
 }
 
-void timers_set_gsi(ns_t at)
+void timers_set_late(enum late which, ns_t at)
 {
+    require(which == LATE_GSI);
     timer = at;
 }
 

@@ -169,7 +169,7 @@ static void leave(void)
     int before = cancellation_before;
 
     if (ready)
-        timers_set_cm_agent(min_of(cm_next(&cm), connection_faults_next()));
+        timers_set_late(LATE_CM_AGENT, min_of(cm_next(&cm), connection_faults_next()));
     lock_release(&cm_lock);
     gsi_flush();
     pthread_setcancelstate(before, NULL);

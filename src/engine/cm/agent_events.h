@@ -9,7 +9,7 @@
 
 /* A MAD for this process, or one that no process of this host has the service or comm id for. */
 void cm_agent_receive(const struct cm_path *from, const uint8_t mad[MAD_LENGTH]);
-/* The time of timers_set_cm_agent() has come. Helper thread. */
+/* The time of timers_set_late() has come. Helper thread. */
 void cm_agent_due(void);
 /* The process behind the link with that serial number has ended. */
 void cm_agent_peer_gone(uint64_t serial);

@@ -346,7 +346,7 @@ static void look_up_later(struct outgoing *outgoing)
             from_network_absent += outgoing->from_network;
             outgoing->lookup_at = sys_now() + (LOOKUP_AGAIN_AFTER << outgoing->lookups++);
             list_push_back(&absent, &outgoing->node);
-            timers_set_gsi(next_lookup());
+            timers_set_late(LATE_GSI, next_lookup());
         }
         lock_release(&gsi_lock);
         if (!waits)
@@ -370,7 +370,7 @@ void gsi_due(void)
         atomic_fetch_sub_explicit(&waiting_count, 1, memory_order_relaxed);
         list_push_back(&outbox, node);
     }
-    timers_set_gsi(next_lookup());
+    timers_set_late(LATE_GSI, next_lookup());
     lock_release(&gsi_lock);
     gsi_flush();
 }

@@ -30,7 +30,7 @@ void gsi_receive(struct lane *lane, const struct packet *packet);
  * udp held. */
 void gsi_receive_from_network(const struct packet *packet);
 
-/* The time of timers_set_gsi() has come. Helper thread. */
+/* The time of timers_set_late() has come. Helper thread. */
 void gsi_due(void);
 /* local_ops.found */
 void gsi_found(uint64_t cookie, struct link *link);

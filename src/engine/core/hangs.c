@@ -98,12 +98,12 @@ void hangs_look(void)
         if (suspects[i].looks == TOLD_AT)
             explainer_explain(EXPLAIN_HANG, suspects[i].kind, suspects[i].number);
     }
-    timers_set_hangs(sys_now() + LOOK_NS);
+    timers_set_late(LATE_HANGS, sys_now() + LOOK_NS);
 }
 
 void hangs_start(void)
 {
-    timers_set_hangs(sys_now() + LOOK_NS);
+    timers_set_late(LATE_HANGS, sys_now() + LOOK_NS);
 }
 
 void hangs_after_fork_in_child(void)

@@ -25,8 +25,6 @@ static ns_t timer_fd_at = NS_NEVER;
 /* Threads inside cq_moderation_due(); counted up under timers_lock. */
 static _Atomic uint32_t moderation_firing;
 static _Atomic ns_t next_deadline = NS_NEVER; /* earliest of both heaps; written under timers_lock */
-/* What the helper thread alone fires, not application threads: long timeouts, and packets that a user has held. */
-enum late { LATE_CM_AGENT, LATE_GSI, LATE_HANGS, LATE_PACKETS, LATE_PORTS, LATES };
 static ns_t late_at[LATES] /* under timers_lock */ = {[0 ... LATES - 1] = NS_NEVER};
 
 int timers_fd(void)
@@ -135,46 +133,12 @@ void timers_cancel_moderation(struct cq *cq)
         sched_yield();
 }
 
-static void set_late(enum late which, ns_t at)
+void timers_set_late(enum late which, ns_t at)
 {
     lock_acquire(&timers_lock);
     late_at[which] = at;
     program();
     lock_release(&timers_lock);
-}
-
-void timers_set_cm_agent(ns_t at)
-{
-    set_late(LATE_CM_AGENT, at);
-}
-
-void timers_set_gsi(ns_t at)
-{
-    set_late(LATE_GSI, at);
-}
-
-void timers_set_hangs(ns_t at)
-{
-    set_late(LATE_HANGS, at);
-}
-
-void timers_set_packets(ns_t at)
-{
-    set_late(LATE_PACKETS, at);
-}
-
-void timers_set_ports(ns_t at)
-{
-    set_late(LATE_PORTS, at);
-}
-
-/* timers_lock held. */
-static bool take_late(enum late which, ns_t now)
-{
-    if (now < late_at[which])
-        return false;
-    late_at[which] = NS_NEVER;
-    return true;
 }
 
 static void fire_qp(struct qp *qp, ns_t now)
@@ -244,28 +208,28 @@ void timers_run(void)
 {
     uint64_t expirations;
     ns_t now = sys_now();
-    bool cm_agent, gsi, hangs, packets, ports;
+    bool due[LATES];
 
     if (read(timer_fd, &expirations, sizeof(expirations)) < 0 && errno != EAGAIN)
         log_error("timer: read from timerfd: %s", strerror(errno));
     lock_acquire(&timers_lock);
     timer_fd_at = NS_NEVER;
-    cm_agent = take_late(LATE_CM_AGENT, now);
-    gsi = take_late(LATE_GSI, now);
-    hangs = take_late(LATE_HANGS, now);
-    packets = take_late(LATE_PACKETS, now);
-    ports = take_late(LATE_PORTS, now);
+    for (int i = 0; i < LATES; i++) {
+        due[i] = now >= late_at[i];
+        if (due[i])
+            late_at[i] = NS_NEVER;
+    }
     program();
     lock_release(&timers_lock);
     timers_run_due();
-    if (cm_agent)
+    if (due[LATE_CM_AGENT])
         cm_agent_due();
-    if (gsi)
+    if (due[LATE_GSI])
         gsi_due();
-    if (hangs)
+    if (due[LATE_HANGS])
         hangs_look();
-    if (packets)
+    if (due[LATE_PACKETS])
         held_packets_due();
-    if (ports)
+    if (due[LATE_PORTS])
         ports_due();
 }

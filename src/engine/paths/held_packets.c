@@ -41,7 +41,7 @@ static struct held *held_of(struct list *node)
 /* held_lock held. */
 static void set_timer(void)
 {
-    timers_set_packets(list_empty(&held_packets) ? NS_NEVER : held_of(held_packets.next)->at);
+    timers_set_late(LATE_PACKETS, list_empty(&held_packets) ? NS_NEVER : held_of(held_packets.next)->at);
 }
 
 /* held_lock held. */

@@ -79,7 +79,7 @@ static void set_timer(void)
 
     for (unsigned i = 0; i < DEVICES_MAX; i++)
         earliest = up_at[i] ? min_of(earliest, up_at[i]) : earliest;
-    timers_set_ports(earliest);
+    timers_set_late(LATE_PORTS, earliest);
 }
 
 /* change_lock held. The device has a reference for as long as its port is down. */
