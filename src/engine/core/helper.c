@@ -164,8 +164,19 @@ static bool polls_are_steady(struct steadiness *steadiness, ns_t now)
     return now - steadiness->since > STEADY_NS;
 }
 
-/* Handles a readable descriptor. Returns whether packets may have arrived. *later: a peer rang a channel. */
-static bool dispatch(int fd, bool *later)
+/* A peer rang a channel since the last look: the thread that it wakes may come later. Helper thread. */
+static bool channel_rung;
+
+static bool take_channel_rung(void)
+{
+    bool rung = channel_rung;
+
+    channel_rung = false;
+    return rung;
+}
+
+/* Handles a readable descriptor. Returns whether packets may have arrived. */
+static bool dispatch(int fd)
 {
     uint64_t kicks;
 
@@ -182,9 +193,9 @@ static bool dispatch(int fd, bool *later)
             log_error("helper thread: read from its eventfd: %s", strerror(errno));
         explainer_tell_faults();
     } else if (fd == local_event_fd()) {
-        bool check_later, packets = local_dispatch(&check_later);
+        bool channel, packets = local_dispatch(&channel);
 
-        *later |= check_later;
+        channel_rung |= channel;
         return packets;
     } else {
         packet_socket_receive(fd);
@@ -192,9 +203,9 @@ static bool dispatch(int fd, bool *later)
     return true;
 }
 
-/* Handles what is readable within that time. Returns the number of descriptors, or -errno. *rung: packets may have arrived;
- * *later: as dispatch(). */
-static int dispatch_ready(ns_t timeout, bool *rung, bool *later)
+/* Handles what is readable within that time. Returns the number of descriptors, or -errno. *rung: packets may have
+ * arrived. */
+static int dispatch_ready(ns_t timeout, bool *rung)
 {
     struct epoll_event events[8];
     int count = sys_epoll_wait(epoll_fd, events, (int)array_size(events), timeout);
@@ -203,7 +214,7 @@ static int dispatch_ready(ns_t timeout, bool *rung, bool *later)
         return count;
     local_helper_sleeps(false);
     for (int i = 0; i < count; i++)
-        *rung |= dispatch(events[i].data.fd, later);
+        *rung |= dispatch(events[i].data.fd);
     return count;
 }
 
@@ -220,8 +231,8 @@ static bool take_packets(void)
 }
 
 /* Polls as long as it may pay (busy_poll_goes_on()), or until an application thread polls that is trusted, or is to be
- * trusted again. *later: as dispatch(). */
-static void work(bool *later)
+ * trusted again. */
+static void work(void)
 {
     ns_t now = sys_now(), idle_since = now, looked_at = now;
     struct steadiness steadiness = {application_polls(), now, now};
@@ -233,7 +244,7 @@ static void work(bool *later)
         now = sys_now();
         /* A stream of packets must not keep timers, handshakes and deaths of peers waiting. */
         if (now - looked_at > TICK_MS * NS_PER_MS) {
-            (void)dispatch_ready(0, &rung, later);
+            (void)dispatch_ready(0, &rung);
             looked_at = now;
         }
         if (!trusted(now) && polls_are_steady(&steadiness, now)) {
@@ -278,15 +289,15 @@ static bool is_polled(struct polling *polling, ns_t now)
     return now - polling->seen_at < TICK_MS * NS_PER_MS;
 }
 
-/* Works until no packets arrive, and tells writers to ring. *later: as dispatch(). Returns false when a trusted application thread polls, or
+/* Works until no packets arrive, and tells writers to ring. Returns false when a trusted application thread polls, or
  * packets of the network cannot ring (udp_prepare_sleep()). */
-static bool work_until_quiet(bool *later)
+static bool work_until_quiet(void)
 {
     uint32_t polls = application_polls();
     bool quiet;
 
     do {
-        work(later);
+        work();
         if (trusted(sys_now()) && application_polls() != polls)
             return false;
         local_helper_sleeps(true);
@@ -399,7 +410,7 @@ static ns_t pause_while_watching(void)
  * readable. */
 static bool check(struct polling *polling, ns_t now)
 {
-    bool polled = is_polled(polling, now), watching, later = false;
+    bool polled = is_polled(polling, now), watching;
 
     if (!polled)
         network_flush_delayed(); /* a thread that polls does that itself, and may be about to reply */
@@ -417,8 +428,8 @@ static bool check(struct polling *polling, ns_t now)
     }
     periodic_work(now);
     if (!watching)
-        watching = !work_until_quiet(&later);
-    if (later) {
+        watching = !work_until_quiet();
+    if (take_channel_rung()) {
         polling->seen_at = sys_now();
         watching = true;
     }
@@ -443,8 +454,8 @@ static void *helper_main(void *argument)
     if (error)
         log_warn("cannot list the network interfaces: %s", strerror(-error));
     for (;;) {
-        bool rung = false, later = false;
-        int count = dispatch_ready(watching ? pause_while_watching() : NS_NEVER, &rung, &later);
+        bool rung = false;
+        int count = dispatch_ready(watching ? pause_while_watching() : NS_NEVER, &rung);
         ns_t now;
 
         if (count < 0 && count != -EINTR) {
@@ -461,7 +472,7 @@ static void *helper_main(void *argument)
             (void)take_packets();
         direct_run();
         now = sys_now();
-        if (later)
+        if (take_channel_rung())
             polling.seen_at = now;
         watching = check(&polling, now);
     }
