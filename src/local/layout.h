@@ -69,6 +69,9 @@ struct ring_control {
     _Atomic uint32_t writer_waits cache_aligned;
     /* Set once by the writer: it has mapped the reader's notification page. */
     _Atomic uint32_t writer_reads_attention;
+    /* Lane 0: how many names of the writer's process have ended, from 1 on; 0: it does not say. Incremented before a
+     * name ends. The reader believes it of a process of its own user (local_name_recall()). */
+    _Atomic uint32_t names_ended;
     /* Incremented by the writer before memory that its records refer to goes back to the program
      * (ring_revoke()). A record carries the lower 16 bits of the value at its time; a reader that has
      * fetched the bytes compares (ring_has_revoked()) and discards them if the values differ. 16 bits

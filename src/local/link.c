@@ -18,6 +18,7 @@
 #include "base/user.h"
 #include "local/files.h"
 #include "local/handshake_message.h"
+#include "local/names.h"
 #include "local/notify.h"
 #include "local/start.h"
 
@@ -330,6 +331,7 @@ int link_install(struct link *link)
     atomic_store_explicit(&links[index], link, memory_order_release);
     if (index == end)
         atomic_store_explicit(&links_end, end + 1, memory_order_release);
+    names_tell(link, NULL);
     /* From here on whoever takes memory back finds this link. Release: partner is link_waits_for_copies(). */
     atomic_store_explicit(waits_word(link, true), link->may_refer ? WAITS_FOR_COPIES : 0,
                           memory_order_release);

@@ -43,9 +43,28 @@ static struct lock names_lock = LOCK_INIT; /* guards all variables below; outsid
 static struct list names = {&names, &names}, released = {&released, &released};
 static bool watching = true;
 
+/* ended_lock is a leaf. It guards names_ended, and that of every link (ring_control). */
+static struct lock ended_lock = LOCK_INIT;
+static uint32_t names_ended = 1;
+
+/* Holders of names that local_name_find() has found. */
+struct finding {
+    char text[LOCAL_NAME_MAX + 1];
+    uint64_t link; /* link_serial() */
+    uint32_t
+        ended; /* ring_control.names_ended of the holder before it was found there again; 0: found once */
+};
+#define FINDINGS 8                            /* a program has connections to few services at a time */
+static struct lock findings_lock = LOCK_INIT; /* leaf */
+static struct finding findings[FINDINGS];
+static unsigned next_finding;
+
 void names_after_fork_in_child(void)
 {
     lock_init(&names_lock);
+    lock_init(&ended_lock);
+    lock_init(&findings_lock);
+    memset(findings, 0, sizeof(findings));
     /* Their elements are leaked: another thread may have been linking one. */
     list_init(&names);
     list_init(&released);
@@ -74,6 +93,14 @@ void names_free_released(void)
     while ((node = list_pop_front(&released)))
         free(name_of(node));
     lock_release(&names_lock);
+}
+
+void names_tell(struct link *link, void *unused)
+{
+    (void)unused;
+    lock_acquire(&ended_lock);
+    atomic_store_explicit(&link->lanes[0].writer.control->names_ended, names_ended, memory_order_release);
+    lock_release(&ended_lock);
 }
 
 /* --- own names ------------------------------------------------------------------------------------------ */
@@ -130,11 +157,21 @@ int local_name_take(const char *text, struct local_name **ret_name)
     return 0;
 }
 
+/* A link that is installed meanwhile tells the new number itself, or is found. */
+static void tell_that_a_name_ends(void)
+{
+    lock_acquire(&ended_lock);
+    names_ended++;
+    lock_release(&ended_lock);
+    local_for_each_link(names_tell, NULL);
+}
+
 void local_name_release(struct local_name *name)
 {
     if (!name)
         return;
     lock_acquire(&names_lock);
+    tell_that_a_name_ends();
     list_remove(&name->node);
     lock_acquire(&name->lock);
     event_close_now(&name->listener);
@@ -196,8 +233,68 @@ bool local_name_is_held(const char *text)
     return fd >= 0 || fd == -EAGAIN;
 }
 
+/* --- holders that were found before --------------------------------------------------------------------- */
+
+/* A connection to the name costs both processes several system calls. */
+
+/* What the holder says; 0: nothing that is believed. Another user may keep what is no longer his. */
+static uint32_t ended_names_of(const struct link *link)
+{
+    return link->is_self || link->is_of_other_user
+               ? 0
+               : atomic_load_explicit(&link->lanes[0].reader.control->names_ended, memory_order_acquire);
+}
+
+/* findings_lock held. NULL: none. */
+static struct finding *finding_of(const char *text)
+{
+    for (unsigned i = 0; i < FINDINGS; i++) {
+        if (findings[i].link && strcmp(findings[i].text, text) == 0)
+            return &findings[i];
+    }
+    return NULL;
+}
+
+static struct finding recall(const char *text)
+{
+    struct finding copy = {0}, *finding;
+
+    lock_acquire(&findings_lock);
+    finding = finding_of(text);
+    if (finding)
+        copy = *finding;
+    lock_release(&findings_lock);
+    return copy;
+}
+
+/* ended: what the holder said before the name was found there; 0: not known. */
+static void remember(const char *text, const struct link *link, uint32_t ended)
+{
+    struct finding *finding;
+
+    lock_acquire(&findings_lock);
+    finding = finding_of(text);
+    if (!finding)
+        finding = &findings[next_finding++ % FINDINGS];
+    *finding = (struct finding){.link = link_serial(link), .ended = ended};
+    snprintf(finding->text, sizeof(finding->text), "%s", text);
+    lock_release(&findings_lock);
+}
+
+struct link *local_name_recall(const char *text)
+{
+    struct finding finding = recall(text);
+    struct link *link = finding.ended ? local_link_of_serial(finding.link) : NULL;
+
+    return link && ended_names_of(link) == finding.ended && is_alive(link) ? link : NULL;
+}
+
 int local_name_find(const char *text, struct link **ret_link)
 {
+    struct finding before = recall(text);
+    struct link *expected = before.link ? local_link_of_serial(before.link) : NULL;
+    /* Read before the name is found: a name that ends afterwards changes it. */
+    uint32_t ended = expected ? ended_names_of(expected) : 0;
     int saved = errno, fd = names_connect(text);
 
     if (fd >= 0) {
@@ -205,6 +302,8 @@ int local_name_find(const char *text, struct link **ret_link)
         fd_close(fd);
         fd = *ret_link ? 0 : -EAGAIN;
     }
+    if (!fd)
+        remember(text, *ret_link, *ret_link == expected ? ended : 0);
     errno = saved;
     return fd;
 }

@@ -20,6 +20,9 @@ int names_connect(const char *text);
  * section, or the helper thread. */
 struct link *names_link_behind(int fd);
 
+/* Tells the peer of an installed link how many names of this process have ended. */
+void names_tell(struct link *link, void *unused);
+
 /* Stops (out of descriptors) or resumes watching the listeners. Helper thread. */
 void names_watch(bool watch);
 /* Frees released names. Helper thread, outside of event_dispatch(). */

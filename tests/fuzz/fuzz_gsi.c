@@ -177,6 +177,13 @@ int local_name_find(const char *text, struct link **ret_link)
     return errors[choice % 4] || *ret_link ? errors[choice % 4] : -ECONNREFUSED;
 }
 
+struct link *local_name_recall(const char *text)
+{
+    uint8_t choice = input_8(&input);
+
+    return choice % 4 ? NULL : some_link(choice / 4);
+}
+
 int local_name_search(const char *text, uint64_t cookie)
 {
     require(strlen(text) <= LOCAL_NAME_MAX && cookie);

@@ -8,7 +8,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-enum { HELD, FOUND, DONE, GONE }; /* words of the board */
+enum { HELD, FOUND, DONE, GONE, LEFT }; /* words of the board */
 
 static int find(const char *text, struct link **ret_link)
 {
@@ -18,6 +18,16 @@ static int find(const char *text, struct link **ret_link)
     error = local_name_find(text, ret_link);
     rundown_exit();
     return error;
+}
+
+static struct link *recall(const char *text)
+{
+    struct link *link;
+
+    rundown_enter();
+    link = local_name_recall(text);
+    rundown_exit();
+    return link;
 }
 
 static void raise_word(unsigned word)
@@ -94,6 +104,69 @@ static void test_a_name_leads_to_its_holder(void **state)
     RUN_SIDES(holds_until_found, finds);
 }
 
+/* A holder lets one of two names go, takes it again, and lets it go. */
+static void holds_by_turns(unsigned number)
+{
+    struct local_name *name = take("test/g", number), *other;
+
+    CHECK(local_name_take("test/h", &other) == 0);
+    raise_word(HELD);
+    await_word(FOUND);
+    local_name_release(other);
+    raise_word(DONE);
+    await_word(GONE);
+    local_name_release(name);
+    raise_word(DONE);
+    await_word(LEFT);
+}
+
+static void recalls(unsigned number)
+{
+    struct link *link;
+
+    await_word(HELD);
+    publish_qpn(number);
+    CHECK(!recall("test/g"));
+    CHECK(local_name_search("test/g", 1) == 0);
+    UNTIL(seen.searches == 1);
+    /* The number that the holder tells is read before a look-up, so it is the second one that counts. */
+    CHECK(find("test/g", &link) == 0 && !recall("test/g"));
+    UNTIL(find("test/g", &link) == 0 && recall("test/g")); /* the holder's end may not be installed yet */
+    CHECK(recall("test/g") == link && link == seen.holder);
+    CHECK(!recall("test/h") && !recall("test/"));
+    raise_word(FOUND);
+    UNTIL(atomic_load(&board->word[DONE]) == 1);
+    /* Another name has ended, or this one: the holder is asked again. */
+    CHECK(!recall("test/g"));
+    CHECK(find("test/g", &link) == 0 && recall("test/g") == link);
+    raise_word(GONE);
+    UNTIL(atomic_load(&board->word[DONE]) == 2);
+    CHECK(!recall("test/g") && find("test/g", &link) == -ECONNREFUSED && !recall("test/g"));
+    raise_word(LEFT);
+}
+
+static void test_a_holder_is_recalled_until_a_name_ends(void **state)
+{
+    board_clear();
+    RUN_SIDES(holds_by_turns, recalls);
+}
+
+static void recalls_until_killed(unsigned number)
+{
+    struct link *link;
+
+    publish_qpn(number);
+    await_word(HELD);
+    CHECK(local_name_search("test/c", 1) == 0);
+    UNTIL(seen.searches == 1);
+    UNTIL(find("test/c", &link) == 0 && recall("test/c") == link);
+    raise_word(FOUND);
+    while (!atomic_load(&board->word[GONE]))
+        usleep(1000);
+    /* The helper thread, which is this one, has not seen yet that the process has ended. */
+    CHECK(link_is_up(link) && !recall("test/c"));
+}
+
 static void holds_until_killed(unsigned number)
 {
     take("test/c", number);
@@ -132,6 +205,20 @@ static void test_a_name_is_free_when_its_holder_is_killed(void **state)
     side_kill(holder);
     raise_word(GONE);
     side_finish(heir);
+}
+
+static void test_a_holder_that_was_killed_is_not_recalled(void **state)
+{
+    pid_t holder, other;
+
+    board_clear();
+    holder = side_start(holds_until_killed, 0);
+    other = side_start(recalls_until_killed, 1);
+    while (!atomic_load(&board->word[FOUND]))
+        usleep(1000);
+    side_kill(holder);
+    raise_word(GONE);
+    side_finish(other);
 }
 
 /* Many searches before there is a link: all end. */
@@ -203,6 +290,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_name_leads_to_its_holder),
         cmocka_unit_test(test_a_name_is_free_when_its_holder_is_killed),
+        cmocka_unit_test(test_a_holder_is_recalled_until_a_name_ends),
+        cmocka_unit_test(test_a_holder_that_was_killed_is_not_recalled),
         cmocka_unit_test(test_many_searches_end_in_one_link),
         cmocka_unit_test(test_a_squatter_delays_only_its_own_name),
     };

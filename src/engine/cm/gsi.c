@@ -401,6 +401,15 @@ static void send_to_service(uint64_t service_id, struct outgoing *outgoing)
     unsigned count =
         services_names(service_id, outgoing->to.remote_gid, gid_is_of_host(outgoing->to.local_gid), names);
 
+    /* The first two exclude each other, of whichever processes (services_reserve()). */
+    for (unsigned i = 0; i < 2; i++) {
+        struct link *link = local_name_recall(names[i]);
+
+        if (link) {
+            send_on_link(link, outgoing);
+            return;
+        }
+    }
     for (unsigned i = 0; i < count; i++) {
         if (send_to_holder(names[i], outgoing))
             return;
