@@ -110,6 +110,28 @@ static void what_is_released_is_punched_out(void **state)
     assert_int_equal(segment_allocate((size_t)1 << 50), 0);
 }
 
+/* Its neighbour in the page keeps its bytes. */
+static void a_released_piece_of_a_page_is_zero(void **state)
+{
+    uint64_t before, first, second;
+    uint8_t *memory;
+
+    before = blocks_used();
+    first = segment_allocate(2048);
+    second = segment_allocate(2048);
+    assert_int_equal(second, first + 2048);
+    memory = segment_at(first);
+    memset(memory, 0xff, 4096);
+    segment_release(first, 2048);
+    for (size_t i = 0; i < 4096; i++)
+        assert_int_equal(memory[i], i < 2048 ? 0 : 0xff);
+    assert_true(blocks_used() > before);
+    assert_int_equal(segment_allocate(1500), first);
+    segment_release(first, 1500);
+    segment_release(second, 2048);
+    assert_int_equal(blocks_used(), before); /* the page has none left */
+}
+
 /* --- the arena ------------------------------------------------------------------------------------------ */
 
 static void arena_splits_and_merges(void **state)
@@ -430,6 +452,7 @@ int main(void)
         test(header_describes_the_segment),
         test(readers_cannot_write_the_tables),
         test(what_is_released_is_punched_out),
+        cmocka_unit_test(a_released_piece_of_a_page_is_zero),
         cmocka_unit_test(arena_splits_and_merges),
         cmocka_unit_test(arena_small_extents_share_pages),
         cmocka_unit_test(arena_extents_never_overlap),
