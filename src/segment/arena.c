@@ -16,11 +16,6 @@ static unsigned order_of(size_t size)
     return units <= 1 ? 0 : 64 - (unsigned)__builtin_clzll(units - 1);
 }
 
-size_t arena_extent(size_t size)
-{
-    return ARENA_UNIT << order_of(size);
-}
-
 static void mark_free(struct arena_order *order, uint64_t index)
 {
     for (unsigned level = 0; level < order->levels; level++, index /= 64)
@@ -56,6 +51,23 @@ static bool has_free(const struct arena_order *order)
     return order->level[order->levels - 1][0] != 0;
 }
 
+static unsigned piece_order(size_t size)
+{
+    size_t pieces = (size + ARENA_PIECE - 1) / ARENA_PIECE;
+
+    return pieces <= 1 ? 0 : 64 - (unsigned)__builtin_clzll(pieces - 1);
+}
+
+static bool is_small(size_t size)
+{
+    return size <= ARENA_PIECE << (ARENA_PIECE_ORDERS - 1);
+}
+
+size_t arena_extent(size_t size)
+{
+    return is_small(size) ? ARENA_PIECE << piece_order(size) : ARENA_UNIT << order_of(size);
+}
+
 /* Returns how many words the levels of one order take; places the levels at `words` unless that is NULL. */
 static size_t lay_out(struct arena_order *order, uint64_t extents, uint64_t *words)
 {
@@ -83,9 +95,12 @@ int arena_init(struct arena *arena, uint64_t size)
     arena->top = order_of(size);
     if (arena->top >= ARENA_ORDERS)
         return error;
+    arena->shared_pages = min_of(1ull << arena->top, (uint64_t)ARENA_SHARED_PAGES);
     for (unsigned i = 0; i <= arena->top; i++)
         words += lay_out(&arena->order[i], 1ull << (arena->top - i), NULL);
-    arena->maps_size = words * sizeof(uint64_t);
+    for (unsigned i = 0; i < ARENA_PIECE_ORDERS; i++)
+        words += lay_out(&arena->room[i], arena->shared_pages, NULL);
+    arena->maps_size = words * sizeof(uint64_t) + arena->shared_pages * sizeof(*arena->taken);
     /* By mmap() and not malloc(): of these megabytes only the pages of used extents are ever touched. */
     arena->maps = sys_mmap(NULL, arena->maps_size, PROT_READ | PROT_WRITE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0, &error);
@@ -94,6 +109,9 @@ int arena_init(struct arena *arena, uint64_t size)
     words = 0;
     for (unsigned i = 0; i <= arena->top; i++)
         words += lay_out(&arena->order[i], 1ull << (arena->top - i), (uint64_t *)arena->maps + words);
+    for (unsigned i = 0; i < ARENA_PIECE_ORDERS; i++)
+        words += lay_out(&arena->room[i], arena->shared_pages, (uint64_t *)arena->maps + words);
+    arena->taken = (uint16_t *)((uint64_t *)arena->maps + words);
     mark_free(&arena->order[arena->top], 0);
     return 0;
 }
@@ -105,7 +123,7 @@ void arena_fini(struct arena *arena)
     arena->maps = NULL;
 }
 
-int64_t arena_take(struct arena *arena, size_t size)
+static int64_t take_pages(struct arena *arena, size_t size)
 {
     unsigned wanted = order_of(size), from = wanted;
     uint64_t index, offset;
@@ -124,6 +142,72 @@ int64_t arena_take(struct arena *arena, size_t size)
     offset = index << (wanted + ARENA_UNIT_SHIFT);
     arena->high_water = max_of(arena->high_water, offset + (ARENA_UNIT << wanted));
     return (int64_t)offset;
+}
+
+/* --- pieces of a page ----------------------------------------------------------------------------------- */
+
+static uint16_t pieces_mask(unsigned order, unsigned first)
+{
+    return (uint16_t)(((1u << (1u << order)) - 1) << first);
+}
+
+/* The first of free pieces for an extent of this order; ARENA_PIECES: there are none. */
+static unsigned free_pieces(uint16_t taken, unsigned order)
+{
+    unsigned first = 0;
+
+    while (first < ARENA_PIECES && (taken & pieces_mask(order, first)))
+        first += 1u << order;
+    return first;
+}
+
+/* Changes which pieces of the page are taken. A page without any is not shared, and has room for nobody. */
+static void set_pieces(struct arena *arena, uint64_t page, uint16_t taken)
+{
+    arena->taken[page] = taken;
+    for (unsigned order = 0; order < ARENA_PIECE_ORDERS; order++) {
+        bool has_room = taken && free_pieces(taken, order) < ARENA_PIECES;
+
+        if (has_room && !is_free(&arena->room[order], page))
+            mark_free(&arena->room[order], page);
+        else if (!has_room && is_free(&arena->room[order], page))
+            mark_taken(&arena->room[order], page);
+    }
+}
+
+int64_t arena_take(struct arena *arena, size_t size)
+{
+    unsigned order = piece_order(size), first;
+    int64_t offset;
+    uint64_t page;
+
+    if (!is_small(size))
+        return take_pages(arena, size);
+    if (has_free(&arena->room[order])) {
+        page = lowest_free(&arena->room[order]);
+    } else {
+        offset = take_pages(arena, ARENA_UNIT);
+        page = (uint64_t)offset >> ARENA_UNIT_SHIFT;
+        if (offset < 0 || page >= arena->shared_pages)
+            return offset;
+    }
+    first = free_pieces(arena->taken[page], order);
+    set_pieces(arena, page, arena->taken[page] | pieces_mask(order, first));
+    return (int64_t)(page * ARENA_UNIT + first * ARENA_PIECE);
+}
+
+bool arena_is_piece(const struct arena *arena, uint64_t offset, size_t size)
+{
+    return is_small(size) && offset >> ARENA_UNIT_SHIFT < arena->shared_pages;
+}
+
+bool arena_return_piece(struct arena *arena, uint64_t offset, size_t size)
+{
+    uint64_t page = offset >> ARENA_UNIT_SHIFT;
+    unsigned first = (unsigned)(offset % ARENA_UNIT / ARENA_PIECE);
+
+    set_pieces(arena, page, arena->taken[page] & (uint16_t)~pieces_mask(piece_order(size), first));
+    return !arena->taken[page];
 }
 
 void arena_return(struct arena *arena, uint64_t offset, size_t size)

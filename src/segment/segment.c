@@ -429,23 +429,41 @@ uint64_t segment_allocate(size_t size)
     lock_acquire(&segment.lock);
     offset = size <= segment.arena_size ? arena_take(&segment.arena, size) : -ENOMEM;
     if (offset >= 0 && open_arena() != 0) {
-        arena_return(&segment.arena, (uint64_t)offset, size);
+        if (!arena_is_piece(&segment.arena, (uint64_t)offset, size) ||
+            arena_return_piece(&segment.arena, (uint64_t)offset, size))
+            arena_return(&segment.arena, (uint64_t)offset / ARENA_UNIT * ARENA_UNIT, size);
         offset = -ENOMEM;
     }
     lock_release(&segment.lock);
     return offset < 0 ? 0 : segment.arena_offset + (uint64_t)offset;
 }
 
-void segment_release(uint64_t offset, size_t size)
+/* Before the extent can be taken again, because allocated memory is zeroed memory. */
+static void release_pages(uint64_t offset, size_t size)
 {
     int fd = segment_fd_intact(SEGMENT_QUEUES);
 
-    /* Before the extent can be taken again, because allocated memory is zeroed memory. */
     if (fd < 0 || sys_punch_hole(fd, (off_t)(offset - segment.arena_offset), (off_t)arena_extent(size)) < 0)
         memset(segment_at(offset), 0, arena_extent(size));
     lock_acquire(&segment.lock);
     arena_return(&segment.arena, offset - segment.arena_offset, size);
     lock_release(&segment.lock);
+}
+
+void segment_release(uint64_t offset, size_t size)
+{
+    bool page_is_free;
+
+    if (!arena_is_piece(&segment.arena, offset - segment.arena_offset, size)) {
+        release_pages(offset, size);
+        return;
+    }
+    memset(segment_at(offset), 0, arena_extent(size));
+    lock_acquire(&segment.lock);
+    page_is_free = arena_return_piece(&segment.arena, offset - segment.arena_offset, size);
+    lock_release(&segment.lock);
+    if (page_is_free)
+        release_pages(offset / ARENA_UNIT * ARENA_UNIT, ARENA_UNIT);
 }
 
 /* Maps the first `size` bytes of the part, at their address, as private memory. */

@@ -71,7 +71,7 @@
 #include "transport/qp.h"
 
 #define SEGMENT_MAGIC   0x0041434874666f53ull /* "SoftHCA" */
-#define SEGMENT_VERSION 13u
+#define SEGMENT_VERSION 14u
 #define NO_OBJECT       UINT32_MAX
 
 struct segment_table {
@@ -430,7 +430,8 @@ struct misuse_record *segment_misuse(uint32_t number);
 struct refused_record *segment_refused(uint32_t number);
 struct port_record *segment_port(uint32_t number);
 
-/* The offset of zeroed queue memory, aligned to 4 KiB; 0: -ENOMEM (offset 0 is the header). */
+/* The offset of zeroed queue memory, aligned to 256 bytes, and from 4 KiB on to 4 KiB; 0: -ENOMEM (offset 0 is the
+ * header). */
 uint64_t segment_allocate(size_t size);
 void segment_release(uint64_t offset, size_t size);
 void *segment_at(uint64_t offset);

@@ -46,14 +46,16 @@ struct sender {
     uint32_t completed;      /* the oldest WQE without verdict */
     /* Written under the CQ's poll_lock, by the thread that polls the completion; only grows. */
     _Atomic uint32_t retired;
-    uint32_t own_posted, own_completed; /* of the adapter's own requests (WQE_OWN) */
-    psn_t next_psn;                     /* of the next new packet */
-    psn_t unacked_psn;                  /* oldest PSN without acknowledgement */
-    uint32_t next_offset;               /* packets of WQE `next` that are sent (in this transmission) */
-    uint32_t rd_atomic_wqes;            /* READ and atomic WQEs begun and without complete response */
+    uint32_t own_posted; /* of the adapter's own requests (WQE_OWN); and own_completed */
+    uint32_t plain;      /* statistics: requests of engine/direct/plain.c and paths/plain_send.c */
+    uint8_t waiting;     /* enum sender_wait: why WQE `next` is not transmitted */
     uint8_t retries_left, rnr_retries_left;
-    uint8_t waiting;              /* enum sender_wait: why WQE `next` is not transmitted */
-    uint8_t timer_armed;          /* enum sender_timer */
+    uint8_t timer_armed;     /* enum sender_timer */
+    psn_t next_psn;          /* of the next new packet */
+    psn_t unacked_psn;       /* oldest PSN without acknowledgement */
+    uint32_t next_offset;    /* packets of WQE `next` that are sent (in this transmission) */
+    uint32_t rd_atomic_wqes; /* READ and atomic WQEs begun and without complete response */
+    uint32_t own_completed;
     uint8_t read_gap_seen;        /* a gap in READ responses was retried (once, IBA 9.7.5.2.8) */
     uint8_t references_requested; /* those of rd_atomic_wqes whose response comes by reference */
     uint8_t timer_moved;      /* ACK timer: there was an acknowledgement or a repetition since it was armed */
@@ -83,8 +85,6 @@ struct sender {
     ns_t timer_delay,
         timeout_left; /* of the ACK timer: the delay it was armed with; what is left of the timeout */
     uint32_t expirations, probes_sent, congestions; /* statistics */
-    uint32_t
-        plain; /* statistics: requests that went the straight way (engine/direct/plain.c, paths/plain_send.c) */
 };
 
 enum sender_wait {
@@ -184,17 +184,18 @@ struct qp_record {
     _Atomic uint32_t state; /* enum ibv_qp_state */
     uint32_t type;          /* enum ibv_qp_type */
     uint32_t pd;            /* numbers of the objects it uses; ~0: none */
-    uint32_t send_cq, recv_cq, srq, context;
-    uint32_t ind_table; /* RSS */
-    uint32_t own_depth; /* slots of the send queue for the adapter's own requests */
     uint32_t send_depth, send_stride, max_send_sge, max_inline;
+    struct sender sender; /* its first fields are in the cache line of the fields above */
+    struct traffic_record traffic cache_aligned; /* near to that line, because each request counts there */
+    uint32_t send_cq, recv_cq, srq, context;
+    uint32_t ind_table;        /* RSS */
+    uint32_t own_depth;        /* slots of the send queue for the adapter's own requests */
     uint64_t send_offset;      /* of the send queue, in the segment */
     uint64_t resources_offset; /* of the responder_resource array, in the segment */
     uint32_t multicast_groups;
     /* Number of the QP while its destroy waits for acknowledgements; qpn is 0 then. */
     _Atomic uint32_t destroying_qpn;
     struct qp_attributes attributes;
-    struct sender sender;
     struct responder responder;
     struct receive_queue receive;
     /* Not used on the data path: */
@@ -209,8 +210,9 @@ struct qp_record {
     struct failure_record failure;
     uint32_t unseen;                        /* watched: enum unseen */
     struct drop_record drops[DROP_REASONS]; /* UD, RAW_PACKET; enum drop_reason */
-    struct traffic_record traffic cache_aligned;
 } cache_aligned;
+_Static_assert(offsetof(struct qp_record, sender.next_psn) == CACHE_LINE,
+               "what a plain request needs is one cache line");
 
 /* RC, and both ends of XRC. */
 static inline bool is_reliable(const struct qp_record *record)
@@ -256,6 +258,10 @@ static inline void qp_sum(const struct qp_record *record, struct traffic_sum *re
 
 /* What the link of a QP can do. Set by the owner when the path is known (UD: once, for all local links). */
 struct link_properties {
+    /* One-sided requests up to this length are offered to ports->direct->map(); 0: none. */
+    uint32_t direct_up_to;
+    /* The owner's: SENDs up to this length carry their bytes in one packet, and may be plain; 0: none. */
+    uint32_t plain_send_up_to;
     uint32_t mtu; /* payload of a packet that carries its bytes; on the network at most the path MTU */
     uint32_t reference_mtu; /* payload of a packet by reference, the same on both sides; 0: not possible */
     /* Message length from which payload goes by reference: in general; from regions that ports->direct->is_mapped()
@@ -267,11 +273,7 @@ struct link_properties {
     uint16_t window;
     bool reliable;       /* loses nothing: no ACK timer until sender_peer_silent() */
     bool piggyback_acks; /* carries PACKET_HAS_ACK */
-    /* One-sided requests up to this length are offered to ports->direct->map(); 0: none. */
-    uint32_t direct_up_to;
-    /* The owner's: SENDs up to this length carry their bytes in one packet, and may be plain; 0: none. */
-    uint32_t plain_send_up_to;
-    bool deposits; /* ports->direct->peek_remote_receive() is called */
+    bool deposits;       /* ports->direct->peek_remote_receive() is called */
     /* Only WRITE is offered to map(): max_rd_atomic exceeds what the peer granted, which its responder checks. */
     bool rd_atomic_by_packets;
 };
@@ -350,24 +352,27 @@ static inline bool relay_has_duplicate(const struct relay *relay)
 }
 
 struct transport_qp {
+    /* A plain request (engine/direct/plain.c, paths/plain_send.c) needs what comes up to `link`, and its first fields. */
     struct qp_record *record;
-    const struct transport_ports *ports;
     struct key_table *keys;
+    char *send_queue;   /* record->send_offset, mapped */
+    uint32_t send_mask; /* slots - 1; slots is a power of two >= record->send_depth */
+    bool tag_matching;  /* its SRQ is a tag matching one */
+    /* ports->direct->map() is being prepared. The owner clears this and calls sender_run(). */
+    bool map_later;
+    struct link_properties link;
+    const struct transport_ports *ports;
     struct port_counters *counters; /* NULL: not counted */
-    char *send_queue;               /* record->send_offset, mapped */
-    uint32_t send_mask;             /* slots - 1; slots is a power of two >= record->send_depth */
     /* UD: copies of the payload of waiting datagrams, LIMIT_UD_PAYLOAD bytes each, at the WQE's counter & copies_mask.
      * Owned by the owner; NULL: ports->alloc_copies() was not called yet. */
     char *copies;
     uint32_t copies_mask, copied_end; /* copied_end: first WQE that was not considered for a copy */
     struct responder_resource *resources;
-    struct link_properties link;
     /* Taken and not completed: of the message being received, or of the next one if that was given up (UC) or has to
      * come again (RC). */
     const struct recv_wqe *current_receive;
     uint32_t receive_pd; /* of receive buffers: the SRQ's, or the QP's own */
     struct tagged tagged;
-    bool tag_matching;  /* its SRQ is a tag matching one */
     bool counts_remote; /* the owner counts what the peer's requests have done */
     bool building;      /* tag_matching: the owner builds WQEs behind `posted` */
     uint8_t next_hints; /* enum packet_hints, of the next request */
@@ -380,8 +385,6 @@ struct transport_qp {
     /* Deposit is possible for the request begun last: its receive is known, and no packet of it is a repetition (a
      * repeated packet may have been received before, and the receive be the program's again). */
     bool deposits;
-    /* ports->direct->map() is being prepared. The owner clears this and calls sender_run(). */
-    bool map_later;
 };
 
 static inline struct send_wqe *send_wqe_at(const struct transport_qp *qp, uint32_t counter)

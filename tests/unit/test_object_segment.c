@@ -110,6 +110,28 @@ static void what_is_released_is_punched_out(void **state)
     assert_int_equal(segment_allocate((size_t)1 << 50), 0);
 }
 
+/* Its neighbour in the page keeps its bytes. */
+static void a_released_piece_of_a_page_is_zero(void **state)
+{
+    uint64_t before, first, second;
+    uint8_t *memory;
+
+    before = blocks_used();
+    first = segment_allocate(2048);
+    second = segment_allocate(2048);
+    assert_int_equal(second, first + 2048);
+    memory = segment_at(first);
+    memset(memory, 0xff, 4096);
+    segment_release(first, 2048);
+    for (size_t i = 0; i < 4096; i++)
+        assert_int_equal(memory[i], i < 2048 ? 0 : 0xff);
+    assert_true(blocks_used() > before);
+    assert_int_equal(segment_allocate(1500), first);
+    segment_release(first, 1500);
+    segment_release(second, 2048);
+    assert_int_equal(blocks_used(), before); /* the page has none left */
+}
+
 /* --- the arena ------------------------------------------------------------------------------------------ */
 
 static void arena_splits_and_merges(void **state)
@@ -119,15 +141,16 @@ static void arena_splits_and_merges(void **state)
 
     assert_int_equal(arena_init(&arena, 64 * ARENA_UNIT), 0);
     for (int i = 0; i < 64; i++) {
-        units[i] = arena_take(&arena, 1);
+        units[i] = arena_take(&arena, ARENA_UNIT);
         assert_int_equal(units[i], i * (int64_t)ARENA_UNIT); /* lowest first */
     }
+    assert_int_equal(arena_take(&arena, ARENA_UNIT), -ENOMEM);
     assert_int_equal(arena_take(&arena, 1), -ENOMEM);
     for (int i = 0; i < 64; i += 2)
-        arena_return(&arena, (uint64_t)units[i], 1);
+        arena_return(&arena, (uint64_t)units[i], ARENA_UNIT);
     assert_int_equal(arena_take(&arena, ARENA_UNIT + 1), -ENOMEM); /* no two neighbours */
     for (int i = 1; i < 64; i += 2)
-        arena_return(&arena, (uint64_t)units[i], 1);
+        arena_return(&arena, (uint64_t)units[i], ARENA_UNIT);
     assert_int_equal(arena_take(&arena, 33 * ARENA_UNIT), 0); /* whole again */
     arena_return(&arena, 0, 33 * ARENA_UNIT);
     assert_int_equal(arena_take(&arena, 3 * ARENA_UNIT), 0);
@@ -137,11 +160,48 @@ static void arena_splits_and_merges(void **state)
     arena_fini(&arena);
 }
 
+static void arena_small_extents_share_pages(void **state)
+{
+    struct arena arena;
+
+    assert_int_equal(arena_init(&arena, 4 * ARENA_UNIT), 0);
+    assert_int_equal(arena_take(&arena, 1), 0);
+    assert_int_equal(arena_take(&arena, 1024), 1024); /* aligned to its size */
+    assert_int_equal(arena_take(&arena, 256), 256);
+    assert_int_equal(arena_take(&arena, 300), 512);
+    assert_int_equal(arena_take(&arena, 2048), 2048);
+    assert_int_equal(arena_take(&arena, 1), ARENA_UNIT); /* the first page is full */
+    assert_int_equal(arena_take(&arena, 2049), 2 * ARENA_UNIT);
+    assert_true(arena_is_piece(&arena, 2048, 2048));
+    assert_false(arena_is_piece(&arena, 2 * ARENA_UNIT, 2049));
+    assert_false(arena_return_piece(&arena, 1024, 1024));
+    assert_int_equal(arena_take(&arena, 1000), 1024);
+    assert_false(arena_return_piece(&arena, 0, 1));
+    assert_false(arena_return_piece(&arena, 256, 256));
+    assert_false(arena_return_piece(&arena, 512, 300));
+    assert_false(arena_return_piece(&arena, 1024, 1000));
+    assert_true(arena_return_piece(&arena, 2048, 2048)); /* the last one of its page, which is still taken: */
+    assert_int_equal(arena_take(&arena, 256), ARENA_UNIT + 256);
+    assert_int_equal(arena_take(&arena, ARENA_UNIT), 3 * ARENA_UNIT);
+    assert_int_equal(arena_take(&arena, ARENA_UNIT), -ENOMEM);
+    arena_return(&arena, 0, ARENA_UNIT);
+    assert_int_equal(arena_take(&arena, ARENA_UNIT), 0);
+    arena_fini(&arena);
+}
+
+static void give_back(struct arena *arena, uint64_t offset, size_t size)
+{
+    if (!arena_is_piece(arena, offset, size))
+        arena_return(arena, offset, size);
+    else if (arena_return_piece(arena, offset, size))
+        arena_return(arena, offset / ARENA_UNIT * ARENA_UNIT, ARENA_UNIT);
+}
+
 /* No two extents overlap, whatever the order of taking and returning. */
 static void arena_extents_never_overlap(void **state)
 {
     enum { UNITS = 4096, EXTENTS = 200 };
-    static uint8_t owner[UNITS];
+    static uint8_t owner[UNITS * ARENA_PIECES];
     static struct {
         int64_t offset;
         size_t size;
@@ -155,35 +215,36 @@ static void arena_extents_never_overlap(void **state)
     for (int step = 0; step < 20000; step++) {
         random ^= random << 13, random ^= random >> 7, random ^= random << 17;
         unsigned i = (unsigned)(random % EXTENTS);
-        size_t first = (size_t)extents[i].offset / ARENA_UNIT,
-               count = arena_extent(extents[i].size) / ARENA_UNIT;
+        size_t first = (size_t)extents[i].offset / ARENA_PIECE,
+               count = arena_extent(extents[i].size) / ARENA_PIECE;
 
         if (extents[i].size) {
             for (size_t unit = first; unit < first + count; unit++) {
                 assert_int_equal(owner[unit], i + 1);
                 owner[unit] = 0;
             }
-            arena_return(&arena, (uint64_t)extents[i].offset, extents[i].size);
+            give_back(&arena, (uint64_t)extents[i].offset, extents[i].size);
             extents[i].size = 0;
             continue;
         }
-        size_t size = ((size_t)(random >> 32) % 40 + 1) * 1000 * ((random >> 60) == 0 ? 20 : 1);
+        size_t size = ((size_t)(random >> 32) % 40 + 1) * ((random >> 59) % 2 ? 70 : 1000) *
+                      ((random >> 60) == 0 ? 20 : 1);
         int64_t offset = arena_take(&arena, size);
 
         if (offset < 0)
             continue;
         extents[i].offset = offset;
         extents[i].size = size;
-        first = (size_t)offset / ARENA_UNIT;
-        for (size_t unit = first; unit < first + arena_extent(size) / ARENA_UNIT; unit++) {
-            assert_in_range(unit, 0, UNITS - 1);
+        first = (size_t)offset / ARENA_PIECE;
+        for (size_t unit = first; unit < first + arena_extent(size) / ARENA_PIECE; unit++) {
+            assert_in_range(unit, 0, UNITS * ARENA_PIECES - 1);
             assert_int_equal(owner[unit], 0);
             owner[unit] = (uint8_t)(i + 1);
         }
     }
     for (unsigned i = 0; i < EXTENTS; i++) {
         if (extents[i].size)
-            arena_return(&arena, (uint64_t)extents[i].offset, extents[i].size);
+            give_back(&arena, (uint64_t)extents[i].offset, extents[i].size);
     }
     assert_int_equal(arena_take(&arena, UNITS * ARENA_UNIT), 0);
     arena_fini(&arena);
@@ -391,7 +452,9 @@ int main(void)
         test(header_describes_the_segment),
         test(readers_cannot_write_the_tables),
         test(what_is_released_is_punched_out),
+        cmocka_unit_test(a_released_piece_of_a_page_is_zero),
         cmocka_unit_test(arena_splits_and_merges),
+        cmocka_unit_test(arena_small_extents_share_pages),
         cmocka_unit_test(arena_extents_never_overlap),
         cmocka_unit_test(numbers_go_round),
         test(child_leaves_the_parent_alone),

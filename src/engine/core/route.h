@@ -44,11 +44,13 @@ struct direct_route {
     struct direct_peer *peer;           /* NULL: not known yet */
     const struct direct_record *record; /* of the peer's QP; its slot and fields: */
     uint32_t slot, record_generation, pd, access;
-    /* The keys that were used last: the part of the region that is mapped here, and the region for the kernel's copy. */
-    struct direct_key mapped, copied;
-    uint32_t misses, next_retry, requested_slot, requested_generation;
+    /* The keys that were used last: here the part of the region that is mapped here, and below, in `copied`, the region for
+     * the kernel's copy. */
+    struct direct_key mapped;
     struct access_slot *access_slot; /* the one that was taken last */
     uint64_t access_slot_word;       /* what this process wrote there */
+    struct direct_key copied;
+    uint32_t misses, next_retry, requested_slot, requested_generation;
     /* engine/direct/copy.c: do small requests go through the ring though the kernel could copy? Because a thread of the
      * peer polls, or because they come in a stream. */
     enum ring_choice { RING_NOT, RING_POLLED, RING_STREAM } ring;
@@ -72,6 +74,10 @@ struct direct_route {
 
 /* Guarded by the QP's lock, list nodes by the lock of their list. */
 struct qp_route {
+    /* The region of this process that a plain request was read from last. With the first fields of `direct` it is what a
+     * plain WRITE needs of this structure: two cache lines. */
+    struct local_key read_key cache_aligned;
+    struct direct_route direct;
     struct lane *lane;       /* requests: to the owner of the destination QP; NULL: not known, or gone */
     struct lane *reply_lane; /* acknowledgements and responses: to where the last request came from */
     struct lane
@@ -91,14 +97,12 @@ struct qp_route {
     /* Where packets of the QP are recorded (engine/core/capture.c): what became of the last one; one that is received. */
     uint8_t fate; /* enum capture_fate */
     struct capture_slot arriving;
-    bool kick;              /* doorbell pending: packets were put into `lane` */
-    bool kick_reply;        /* doorbell pending: packets were put into reply_lane */
-    bool kick_network;      /* something is to be flushed from `network_lane` */
-    uint32_t end_waiters;   /* threads in qp_ports.flush_before_end() */
-    uint32_t missing_block; /* 1 + the block of QP numbers that was found to have no owner; 0: none */
-    struct direct_route direct;
-    /* The regions of this process that a plain request was read from last, and a plain SEND was received in. */
-    struct local_key read_key, receive_key;
+    bool kick;                    /* doorbell pending: packets were put into `lane` */
+    bool kick_reply;              /* doorbell pending: packets were put into reply_lane */
+    bool kick_network;            /* something is to be flushed from `network_lane` */
+    uint32_t end_waiters;         /* threads in qp_ports.flush_before_end() */
+    uint32_t missing_block;       /* 1 + the block of QP numbers that was found to have no owner; 0: none */
+    struct local_key receive_key; /* of the region that a plain SEND was received in last */
     /* RAW_PACKET: serials of links that have got the current frame, while other links have no space for it. */
     uint64_t *offered;
     uint32_t offered_count, offered_room;
@@ -109,6 +113,7 @@ struct qp_route {
     ns_t notify_from;               /* earliest time of the next CNP (engine/paths/congestion.c) */
 };
 
+_Static_assert(offsetof(struct qp_route, direct.copied) == 2 * (size_t)CACHE_LINE, "two cache lines");
 _Static_assert(_Alignof(struct qp_route) <= QP_PRIVATE_ALIGNMENT, "struct qp_route lies behind struct qp");
 
 static inline struct qp_route *route_of(const struct qp *qp)

@@ -29,12 +29,15 @@ struct run {
     struct cq_success sent[PLAIN_RUN];
 };
 
+_Static_assert(offsetof(struct transport_qp, link.mtu) <= CACHE_LINE, "what is asked here is one cache line");
+
 /* All that was posted before is complete, and nothing is due with a request but its execution. QP lock held. */
 static inline bool is_possible(const struct qp *qp)
 {
     const struct transport_qp *transport = &qp->transport;
     const struct sender *sender = &qp->record->sender;
 
+    __builtin_prefetch(route_of(qp)->direct.record); /* qp_prefetch_plain() could not name it yet */
     return route_of(qp)->direct.peer && qp_state(qp) == IBV_QPS_RTS &&
            sender->completed == atomic_load_explicit(&sender->posted, memory_order_relaxed) && !qp->ack_due &&
            !qp->counted && !transport->tag_matching && !transport->map_later && !times_recorded();
@@ -169,6 +172,8 @@ static inline bool run_end(const struct run *run)
     atomic_store_explicit(&sender->posted, run->counter, memory_order_release);
     sender->begun = sender->next = sender->completed = run->counter;
     atomic_store_explicit(&qp->prefetch_at, (const char *)run->last, // NOLINT(performance-no-int-to-ptr)
+                          memory_order_relaxed);
+    atomic_store_explicit(&qp->prefetch_wqe, (const char *)send_wqe_at(&qp->transport, run->counter),
                           memory_order_relaxed);
     if (run->completions)
         cq_push_run(qp->send_cq, run->sent, run->completions, CQE_SEND, qp->ibv.qp_num, 0);

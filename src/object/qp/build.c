@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <string.h>
 
-#include "base/prefetch.h"
 #include "base/refusal.h"
 #include "base/rundown.h"
 #include "object/destroyed.h"
@@ -23,7 +22,7 @@ void qp_build_fail(struct qp *qp, int error)
 /* Only the holder of post_lock posts on an extended QP, so `posted` does not change until complete or abort. */
 void qp_build_start(struct qp *qp)
 {
-    prefetch_for_write(atomic_load_explicit(&qp->prefetch_at, memory_order_relaxed));
+    qp_prefetch_plain(qp);
     lock_acquire(&qp->post_lock);
     if (qp->transport.tag_matching && !context_is_inherited(qp->context)) {
         /* tagged_post() must not use the slots that are being filled. */

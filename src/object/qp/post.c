@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <string.h>
 
-#include "base/prefetch.h"
 #include "base/refusal.h"
 #include "base/rundown.h"
 #include "object/destroyed.h"
@@ -250,7 +249,7 @@ int qp_post_send(struct qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad
         *bad_wr = wr;
         return destroyed_refuse(DESTROYED_QP, qp, "ibv_post_send");
     }
-    prefetch_for_write(atomic_load_explicit(&qp->prefetch_at, memory_order_relaxed));
+    qp_prefetch_plain(qp);
     if (qp->is_extended)
         lock_acquire(&qp->post_lock);
     rundown_enter();

@@ -44,29 +44,40 @@ struct qp {
         struct ibv_qp_ex ex;
         union newest_qp newest; /* programs may be built with a newer verbs.h */
     };
+    /* What a plain request needs (docs/design/many-qps.md) lies in this cache line, the first one of `transport` behind it,
+     * and the first two of the engine's private state. */
     /* Guards record, queues, the engine's private state, and all fields that name no other lock. */
-    struct lock lock;
-    /* The address in mapped memory of the last WRITE or atomic, or NULL: a hint for the prefetch that posting
-     * begins with before it takes locks. The memory may be unmapped by now. */
-    _Atomic(const char *) prefetch_at;
+    struct lock lock cache_aligned;
+    uint32_t slot;
+    /* Hints for the prefetch that posting begins with before it takes locks: the address in mapped memory of the last WRITE
+     * or atomic, which may be unmapped by now, and where the next WQE will be; or NULL. */
+    _Atomic(const char *) prefetch_at, prefetch_wqe;
+    struct qp_record *record; /* in the published segment */
+    struct context *context;
+    struct cq *send_cq;
+    uint32_t counted;   /* operations that have a completion counter (comp_cntr.h), by bit */
+    uint32_t time_from; /* see `timed` */
+    /* The `retired` counter that a RESET implies: work requests posted before it occupy no slots. */
+    _Atomic uint32_t reset_at;
+    bool is_extended;
+    /* An acknowledgement is due at the end of the batch of packets that the engine is receiving
+     * (engine/core/arrivals.c). On a link that loses nothing qp_run_sender() sends it earlier, so that it is
+     * not sent after a request of a program that has seen the message already. */
+    bool ack_due;
+    struct transport_qp transport cache_aligned;
     /* Above `lock`. Extended posting holds it from wr_start to wr_complete or wr_abort; the other posting
      * verbs of an extended QP hold it while they use the send queue. */
     struct lock post_lock;
-    struct transport_qp transport;
-    struct qp_record *record; /* in the published segment */
-    uint32_t slot;
     struct qp *next_idle; /* in the list of unused structures; under idle_lock (qp_slots.c) */
-    struct context *context;
     struct pd *pd;
-    struct cq *send_cq, *recv_cq;
+    struct cq *recv_cq;
     struct srq *srq;   /* XRC_RECV: the SRQ of the last request, or NULL */
     struct xrcd *xrcd; /* XRC_RECV, which has neither PD nor CQs; else NULL */
     /* RSS QP: the table of WQs that receive for it; such a QP has no queues and no state. Else NULL. */
     struct ind_table *spreads_over;
     uint64_t hash_fields;
     uint8_t hash_key[40];
-    uint32_t flows;   /* flow rules that steer to the QP */
-    uint32_t counted; /* operations that have a completion counter (comp_cntr.h), by bit */
+    uint32_t flows; /* flow rules that steer to the QP */
     struct comp_cntr *comp_cntrs[COUNTED_OPERATIONS];
     /* A delegate (xrc/delegate.c) executes requests for an XRC_RECV QP of another process, and has its QPN: */
     struct link *origin; /* to the process with that QP; NULL: not a delegate */
@@ -86,10 +97,9 @@ struct qp {
     uint32_t receive_mask;
     struct recv_wqe *srq_receive; /* copy of the WQE taken from the SRQ for the message being received */
     bool receive_taken;           /* transport.current_receive is valid */
-    bool is_extended;
-    uint32_t create_flags; /* enum ibv_qp_create_flags */
-    uint64_t send_ops;     /* enum ibv_qp_create_send_ops_flags */
-    uint32_t order;        /* of creation in this process, from 1; 0: a delegate, or a handle */
+    uint32_t create_flags;        /* enum ibv_qp_create_flags */
+    uint64_t send_ops;            /* enum ibv_qp_create_send_ops_flags */
+    uint32_t order;               /* of creation in this process, from 1; 0: a delegate, or a handle */
     /* An injected fault has changed the work request with this wr_id, and its completion is due. */
     uint64_t injected_wr_id;
     bool injected;
@@ -98,17 +108,11 @@ struct qp {
     /* For qp_note_times(): the stamp of the last post, and which changes have their stamp already. */
     uint32_t stamp, noted_begun;
     uint8_t noted_waiting;
-    /* traffic.c: posting the request before this counter begins the next measurement; the counter among the program's
+    /* traffic.c: posting the request before time_from begins the next measurement; the counter among the program's
      * requests of the one that is measured, which was posted at timed_ns (0: none is); how many requests are not measured
      * after it. */
-    uint32_t time_from, timed, time_gap;
+    uint32_t timed, time_gap;
     ns_t timed_ns;
-    /* The `retired` counter that a RESET implies: work requests posted before it occupy no slots. */
-    _Atomic uint32_t reset_at;
-    /* An acknowledgement is due at the end of the batch of packets that the engine is receiving
-     * (engine/core/arrivals.c). On a link that loses nothing qp_run_sender() sends it earlier, so that it is
-     * not sent after a request of a program that has seen the message already. */
-    bool ack_due;
     /* The QP's packets are recorded (engine/core/capture.c). So each request is to come and go as packets: nobody executes
      * or fetches anything in the other's memory. */
     bool by_packets;
@@ -121,6 +125,7 @@ struct qp {
     struct send_wqe *build_wqe;
     bool build_needs_address; /* UD and XRC: the WR has no address yet */
 };
+_Static_assert(offsetof(struct qp, transport) - offsetof(struct qp, lock) == CACHE_LINE, "one cache line");
 
 /* The engine's state of the QP: qp_ports.private_size bytes. */
 #define QP_PRIVATE_ALIGNMENT _Alignof(struct qp)

@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "base/prefetch.h"
 #include "object/qp/qp.h"
 
 /* QP lock held. Release: a reader of the segment that sees ERR also sees the fields written before. */
@@ -55,6 +56,21 @@ void exposed_forget(struct qp *qp);
 /* In the child of a fork. */
 void exposed_after_fork_in_child(void);
 void multicast_forget_attachments(void);
+
+/* A QP that was not used lately is in no near cache. Posting asks at once for all lines that a plain request needs, before
+ * it takes the first lock, behind which nothing is fetched ahead. */
+static inline void qp_prefetch_plain(const struct qp *qp)
+{
+    const char *private = qp_private(qp);
+
+    __builtin_prefetch(&qp->transport);
+    prefetch_for_write(private);
+    prefetch_for_write(private + CACHE_LINE);
+    prefetch_for_write(qp->record);
+    prefetch_for_write(&qp->record->traffic.requested[TRAFFIC_BY_REQUESTER][TRAFFIC_WRITE]);
+    prefetch_for_write(atomic_load_explicit(&qp->prefetch_wqe, memory_order_relaxed));
+    prefetch_for_write(atomic_load_explicit(&qp->prefetch_at, memory_order_relaxed));
+}
 
 /* Prefetches for the next request, after posting and before the sender runs; lock held. */
 static inline void qp_prefetch(const struct qp *qp)

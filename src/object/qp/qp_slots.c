@@ -2,6 +2,8 @@
 /* Slots of the table of QP records: for programs' QPs, handles of ibv_open_qp() (xrc/open_qp.h) and delegates
  * (xrc/delegate.h). */
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
 
 #include "base/thread.h"
 #include "object/destroyed.h"
@@ -9,11 +11,19 @@
 #include "object/qp/qp_internal.h"
 #include "object/qp/qp_table.h"
 
+#define CHUNK          ((size_t)2 << 20) /* a huge page */
+#define FEW_CHUNK      ((size_t)64 << 10)
+#define FEW_STRUCTURES 4096u /* so many are in smaller chunks */
+
 /* The structure in each slot; NULL: free. A struct qp is allocated once and reused (type-stable, see qp.h), in
  * any slot, but only after the program has destroyed many others (object/destroyed.h). */
 static _Atomic(struct qp *) slots[LIMIT_QP];
-static struct lock idle_lock = LOCK_INIT; /* guards the list of structures that may be reused; a leaf */
+/* Guards the list of structures that may be reused, and the memory for new ones; a leaf. */
+static struct lock idle_lock = LOCK_INIT;
 static struct qp *idle;
+static uint32_t structures; /* carved so far */
+static char *chunk_end;     /* of the chunk that they are carved from */
+static size_t chunk_left;
 static _Atomic uint32_t slots_used; /* slots from here on were never used */
 
 void qp_for_each(void (*visit)(struct qp *qp, void *argument), void *argument)
@@ -37,6 +47,42 @@ static void raise_slots_used(uint32_t used)
     }
 }
 
+/* Memory for a structure, aligned so that what belongs together lies in one cache line; NULL: there is none. A process with
+ * many QPs has its structures in huge pages, where the kernel has any: one translation (TLB entry) then serves a thousand QPs
+ * and not two. idle_lock held. */
+static void *carve(size_t size)
+{
+    char *at;
+
+    if (chunk_left < size) {
+        bool many = structures >= FEW_STRUCTURES;
+        size_t bytes = many ? CHUNK : FEW_CHUNK;
+        char *chunk = aligned_alloc(many ? CHUNK : CACHE_LINE, bytes);
+
+        if (!chunk)
+            return NULL;
+        if (many)
+            (void)madvise(chunk, bytes, MADV_HUGEPAGE);
+        chunk_end = chunk + bytes;
+        chunk_left = bytes;
+    }
+    structures++;
+    at = chunk_end - chunk_left;
+    chunk_left -= size;
+    return at;
+}
+
+static struct qp *new_structure(void)
+{
+    size_t lines = (sizeof(struct qp) + qp_ports->private_size + CACHE_LINE - 1) / CACHE_LINE;
+    void *qp;
+
+    lock_acquire(&idle_lock);
+    qp = carve(lines * CACHE_LINE);
+    lock_release(&idle_lock);
+    return qp ? memset(qp, 0, lines * CACHE_LINE) : NULL;
+}
+
 struct qp *qp_take_slot(uint32_t *ret_slot)
 {
     uint32_t slot = number_take(&pool_qps);
@@ -50,7 +96,7 @@ struct qp *qp_take_slot(uint32_t *ret_slot)
         idle = qp->next_idle;
     lock_release(&idle_lock);
     if (!qp) {
-        qp = calloc(1, sizeof(*qp) + qp_ports->private_size);
+        qp = new_structure();
         if (!qp) {
             number_return(&pool_qps, slot);
             return NULL;
@@ -114,6 +160,7 @@ void qp_make_blank(struct qp *qp, uint32_t slot)
     qp->flows = qp->counted = 0;
     qp->receive_taken = qp->settle_due = qp->is_extended = qp->creator_closed = qp->by_packets = false;
     qp->stamp = qp->noted_begun = 0;
+    atomic_store_explicit(&qp->prefetch_wqe, NULL, memory_order_relaxed);
     qp->noted_waiting = SENDER_RUNS;
     qp->time_from = qp->timed = qp->time_gap = 0;
     qp->timed_ns = 0;
@@ -140,5 +187,6 @@ void qp_slots_after_fork_in_child(void)
     atomic_store_explicit(&slots_used, 0, memory_order_relaxed);
     lock_init(&idle_lock);
     idle = NULL;
+    chunk_left = 0; /* leaks the rest: another thread may have been carving it */
     destroyed_after_fork_in_child();
 }
