@@ -186,9 +186,10 @@ static struct view take_turn(const struct xrc_domain *domain, int *ret_fd)
         view = look(domain, turn);
     }
     if (view.turn_taken)
-        log_warn("XRC domain of inode %llu: another process has not finished opening it within 2 s; continuing "
-                 "without waiting for it",
-                 (unsigned long long)domain->inode);
+        log_warn(
+            "XRC domain of inode %llu: another process has not finished opening it within 2 s; continuing "
+            "without waiting for it",
+            (unsigned long long)domain->inode);
     *ret_fd = fd;
     return view;
 }
