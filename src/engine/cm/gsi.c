@@ -41,8 +41,7 @@ struct outgoing {
     ns_t lookup_at;   /* in `absent`: time of the next lookup */
     uint32_t ifindex; /* of the interface with the destination's address; 0: another host */
     bool from_network;
-    struct charge
-        charge; /* while it waits: in a ring, to the user of the process that reads it, and to our own elsewhere */
+    struct charge charge; /* while it waits: in a ring, to its reader's user; elsewhere, to our own */
     uint8_t mad[MAD_LENGTH];
 };
 
