@@ -168,9 +168,10 @@ static struct view look(const struct xrc_domain *domain, const char *own_turn)
     return view;
 }
 
-/* Waits until no other process looks. A process sees those that were there before it, so of two at least one waits; the
- * one with the larger number withdraws its name meanwhile. *ret_fd: to be closed after the user name is bound. */
-static struct view take_turn(const struct xrc_domain *domain, int *ret_fd)
+/* Has another process the domain open? Waits until no other one looks as well. A process sees those that were there
+ * before it, so of two at least one waits; the one with the larger number withdraws its name meanwhile. *ret_turn: the
+ * descriptor of this process's name, to be closed after the user name is bound. */
+static bool is_open_elsewhere(const struct xrc_domain *domain, int *ret_turn)
 {
     const ns_t until = sys_now() + TURN_LIMIT;
     char turn[REST_LENGTH + 1];
@@ -190,25 +191,25 @@ static struct view take_turn(const struct xrc_domain *domain, int *ret_fd)
             "XRC domain of inode %llu: another process has not finished opening it within 2 s; continuing "
             "without waiting for it",
             (unsigned long long)domain->inode);
-    *ret_fd = fd;
-    return view;
+    *ret_turn = fd;
+    return view.is_open;
 }
 
 /* Checks O_CREAT and O_EXCL and binds the user name, for the first XRCD of the domain in this process: 0, -EINVAL,
  * -EAGAIN, -EMFILE... */
 static int bind_user_name(struct xrc_domain *domain, int flags)
 {
-    int turn_fd, error = 0;
-    const struct view view = take_turn(domain, &turn_fd);
+    int turn, error = 0;
+    bool elsewhere = is_open_elsewhere(domain, &turn);
     char rest[REST_LENGTH + 1];
 
-    if (view.is_open && (flags & O_CREAT) && (flags & O_EXCL))
+    if (elsewhere && (flags & O_CREAT) && (flags & O_EXCL))
         error = -EINVAL;
-    else if (!view.is_open && !(flags & O_CREAT))
+    else if (!elsewhere && !(flags & O_CREAT))
         error = -EAGAIN;
     if (!error)
         error = keep(&domain->user_name, bind_name(domain, "", rest));
-    fd_close(turn_fd);
+    fd_close(turn);
     return error;
 }
 
