@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 
 #include "base/types.h"
+#include "base/user.h"
 
 struct budget_user {
     struct list node;
@@ -115,6 +116,38 @@ void budget_after_fork_in_child(struct budget *budget)
     lock_init(&budget->lock);
     list_init(&budget->users); /* leaked: another thread may have been changing the list at the fork */
     budget->used = 0;
+    atomic_store_explicit(&budget->own, 0, memory_order_relaxed);
+}
+
+/* --- things ---------------------------------------------------------------------------------------------- */
+
+bool budget_charge_own(struct budget *budget, uint32_t limit, struct charge *ret_charge)
+{
+    if (atomic_fetch_add_explicit(&budget->own, 1, memory_order_relaxed) < limit) {
+        ret_charge->kind = CHARGE_OWN;
+        return true;
+    }
+    atomic_fetch_sub_explicit(&budget->own, 1, memory_order_relaxed);
+    return false;
+}
+
+bool budget_charge(struct budget *budget, uid_t uid, uint32_t limit, struct charge *ret_charge)
+{
+    if (user_is_own(uid))
+        return budget_charge_own(budget, limit, ret_charge);
+    if (!budget_take(budget, uid, 1, limit))
+        return false;
+    *ret_charge = (struct charge){CHARGE_OTHER, uid};
+    return true;
+}
+
+void budget_discharge(struct budget *budget, struct charge *charge)
+{
+    if (charge->kind == CHARGE_OTHER)
+        budget_return(budget, charge->uid, 1);
+    else if (charge->kind == CHARGE_OWN)
+        atomic_fetch_sub_explicit(&budget->own, 1, memory_order_relaxed);
+    charge->kind = CHARGE_NONE;
 }
 
 /* --- descriptors ----------------------------------------------------------------------------------------- */

@@ -5,6 +5,7 @@
 
 #include <stddef.h>
 #include <sys/socket.h>
+#include <sys/types.h>
 #include <sys/un.h>
 
 /* Fills in the address of an abstract name and returns its length. Truncates a name that is too long. */
@@ -15,5 +16,12 @@ socklen_t unix_name_address(const char *name, struct sockaddr_un *ret_address);
  * process can create such names. Not a cancellation point. 0; -errno: /proc/net/unix cannot be read. */
 int unix_names_visit(const char *prefix, size_t length, void (*visit)(const char *rest, void *argument),
                      void *argument);
+
+/* The same for sockets that neither listen nor are connected, with the user who made the socket, as our user namespace
+ * numbers him. Unknown where the kernel does not tell: before Linux 5.3, without CONFIG_UNIX_DIAG, or if something
+ * forbids netlink(7); sockets that listen are visited, too, then, and a name may come once more. */
+#define UNIX_NAME_UID_UNKNOWN ((uid_t)-1)
+int unix_names_visit_unconnected(const char *prefix, size_t length,
+                                 void (*visit)(const char *rest, uid_t uid, void *argument), void *argument);
 
 #endif

@@ -80,46 +80,85 @@ static struct rdma_conn_param cm_param(void)
         .responder_resources = 4, .initiator_depth = 4, .retry_count = 3, .rnr_retry_count = 7};
 }
 
-static void drop_connection(struct party *party)
+/* Requests that a server has accepted. Of a client that died before, or whose request to the server before was late,
+ * nothing more is heard, or that it failed. */
+enum { ACCEPTED_MAX = 8 };
+struct accepted {
+    struct rdma_cm_id *ids[ACCEPTED_MAX];
+    unsigned count;
+};
+
+static void drop(struct party *party, struct rdma_cm_id *id)
 {
-    if (!party->id)
+    if (id->qp)
+        rdma_destroy_qp(id);
+    MUST(!rdma_destroy_id(id), "rdma_destroy_id: %s", strerror(errno));
+    if (party->id != id)
         return;
-    if (party->id->qp)
-        rdma_destroy_qp(party->id);
-    MUST(!rdma_destroy_id(party->id), "rdma_destroy_id: %s", strerror(errno));
     party->id = NULL;
     party->qp = NULL;
 }
 
-/* A server: what a dead client asked for fails, and the next request is accepted. What a victim wrote before its end may
- * reach the listener that awaits the heir. */
-static bool accept_who_lives(struct party *party)
+/* All but `kept`. */
+static void drop_accepted(struct party *party, struct accepted *accepted, const struct rdma_cm_id *kept)
+{
+    while (accepted->count)
+        if (accepted->ids[--accepted->count] != kept)
+            drop(party, accepted->ids[accepted->count]);
+}
+
+static void accept_request(struct party *party, struct accepted *accepted, struct rdma_cm_id *id)
 {
     struct rdma_conn_param param = cm_param();
+
+    MUST(accepted->count < ACCEPTED_MAX, "%u requests, and no client", accepted->count);
+    party->id = id;
+    make_cm_qp(party);
+    if (rdma_accept(id, &param))
+        drop(party, id);
+    else
+        accepted->ids[accepted->count++] = id;
+}
+
+static void forget_accepted(struct accepted *accepted, const struct rdma_cm_id *id)
+{
+    for (unsigned i = 0; i < accepted->count; i++)
+        if (accepted->ids[i] == id)
+            accepted->ids[i--] = accepted->ids[--accepted->count];
+}
+
+/* A server: all requests are accepted, and the client is who answers. A request that a process wrote before its end, or
+ * that was late for the listener that is gone, may come before that of the client, and behind it. */
+static bool accept_who_lives(struct party *party)
+{
+    struct accepted accepted = {.count = 0};
 
     for (;;) {
         struct rdma_cm_event *const event = next_event(party, false);
         struct rdma_cm_id *id;
         enum rdma_cm_event_type type;
 
-        if (!event)
+        if (!event) {
+            drop_accepted(party, &accepted, NULL);
             return false;
+        }
         id = event->id;
         type = event->event;
         MUST(!rdma_ack_cm_event(event), "rdma_ack_cm_event");
-        if (type == RDMA_CM_EVENT_ESTABLISHED)
+        if (type == RDMA_CM_EVENT_CONNECT_REQUEST) {
+            accept_request(party, &accepted, id);
+        } else if (type == RDMA_CM_EVENT_ESTABLISHED) {
+            drop_accepted(party, &accepted, id);
+            party->id = id;
+            party->qp = id->qp;
             return true;
-        drop_connection(party);
-        if (type != RDMA_CM_EVENT_CONNECT_REQUEST) {
+        } else {
             MUST(type == RDMA_CM_EVENT_DISCONNECTED || type == RDMA_CM_EVENT_REJECTED ||
                      type == RDMA_CM_EVENT_UNREACHABLE || type == RDMA_CM_EVENT_CONNECT_ERROR,
                  "event %s of a listener", rdma_event_str(type));
-            continue;
+            forget_accepted(&accepted, id);
+            drop(party, id);
         }
-        party->id = id;
-        make_cm_qp(party);
-        if (rdma_accept(party->id, &param))
-            drop_connection(party);
     }
 }
 

@@ -267,7 +267,7 @@ static void count(struct list *list, uint32_t *all, uint32_t *from_network, uint
 
         *all += 1;
         *from_network += outgoing->from_network;
-        *charged += outgoing->is_charged;
+        *charged += outgoing->charge.kind == CHARGE_OTHER;
     }
 }
 
@@ -293,7 +293,7 @@ static void check(void)
         waiting += in_lane - of_others;
         charged += of_others;
     }
-    require(atomic_load(&waiting_count) == waiting && mads_of_others.used == charged);
+    require(atomic_load(&waiting_mads.own) == waiting && waiting_mads.used == charged);
     require(atomic_load(&from_network_count) == from_network && from_network <= FROM_NETWORK_MAX);
     /* What waits for its next lookup has a timer. */
     require(timer == next_lookup());

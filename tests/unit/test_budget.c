@@ -75,6 +75,33 @@ static void a_refusal_is_told_once_with_who_what_and_how_many(void **state)
     assert_true(strchr(text, '\n') == text + strlen(text) - 1);
 }
 
+static void each_thing_is_charged_to_its_user(void **state)
+{
+    enum { THINGS = 8, FOREIGN = THINGS / 2 };
+    struct charge own[THINGS] = {{0}}, foreign[FOREIGN] = {{0}}, more = {0};
+
+    for (unsigned i = 0; i < FOREIGN; i++)
+        assert_true(budget_charge(&budget, GREEDY, THINGS, &foreign[i]));
+    assert_false(budget_charge(&budget, GREEDY, THINGS, &more));
+    assert_int_equal(more.kind, CHARGE_NONE);
+    /* Whatever others have, our own user gets his. */
+    for (unsigned i = 0; i < THINGS; i++)
+        assert_true(i % 2 ? budget_charge_own(&budget, THINGS, &own[i])
+                          : budget_charge(&budget, geteuid(), THINGS, &own[i]));
+    assert_false(budget_charge(&budget, geteuid(), THINGS, &more));
+    assert_int_equal(more.kind, CHARGE_NONE);
+    assert_true(budget_charge(&budget, SECOND, THINGS, &more));
+    budget_discharge(&budget, &more);
+    budget_discharge(&budget, &more); /* of nobody by now */
+    for (unsigned i = 0; i < THINGS; i++)
+        budget_discharge(&budget, &own[i]);
+    for (unsigned i = 0; i < FOREIGN; i++)
+        budget_discharge(&budget, &foreign[i]);
+    assert_int_equal(budget.own, 0);
+    assert_int_equal(budget.used, 0);
+    assert_true(list_empty(&budget.users));
+}
+
 static void descriptors_follow_the_limit_of_the_process(void **state)
 {
     struct rlimit before, limit;
@@ -96,6 +123,7 @@ int main(void)
         cmocka_unit_test(a_user_gets_what_is_free_and_leaves_as_much),
         cmocka_unit_test(however_many_users_there_are_something_is_left),
         cmocka_unit_test(a_refusal_is_told_once_with_who_what_and_how_many),
+        cmocka_unit_test(each_thing_is_charged_to_its_user),
         cmocka_unit_test(descriptors_follow_the_limit_of_the_process),
     };
 

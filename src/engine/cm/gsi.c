@@ -10,7 +10,6 @@
 #include "base/log.h"
 #include "base/rundown.h"
 #include "base/sys.h"
-#include "base/user.h"
 #include "engine/cm/agent_events.h"
 #include "engine/cm/services.h"
 #include "engine/core/capture.h"
@@ -21,10 +20,9 @@
 #include "wire/opcode.h"
 
 #define MAD_OPCODE (SERVICE_UD | OP_SEND_ONLY)
-/* MADs of this process that wait for space in a ring, or for a link. Further ones are dropped: the CM retransmits. Those
- * that wait in rings of other users' processes, which may never read them, count for these (base/budget.h). */
-#define WAITING_MAX           65536u
-#define WAITING_OF_OTHERS_MAX 65536u
+/* MADs that wait for space in a ring, or for a link. Further ones are dropped: the CM retransmits. Those that wait in
+ * rings of other users' processes, which may never read them, count for these. */
+#define WAITING_MAX 65536u
 /* A server may close its listener and open it again (perftest -R does between two connections), and a client on the
  * same host is faster. So a service without holder is looked up again, each time after twice the time, before the
  * request is rejected. */
@@ -43,8 +41,7 @@ struct outgoing {
     ns_t lookup_at;   /* in `absent`: time of the next lookup */
     uint32_t ifindex; /* of the interface with the destination's address; 0: another host */
     bool from_network;
-    bool is_charged; /* it waits in a ring of a process of another user: */
-    uid_t charged_to;
+    struct charge charge; /* while it waits: in a ring, to its reader's user; elsewhere, to our own */
     uint8_t mad[MAD_LENGTH];
 };
 
@@ -60,9 +57,8 @@ static struct list outbox = {&outbox, &outbox}, searches = {&searches, &searches
 static struct list absent = {&absent, &absent}; /* for services without holder; wait for the next lookup */
 static bool flushing;                           /* a thread is in gsi_flush() and takes what is queued */
 static uint64_t last_cookie;
-static _Atomic uint32_t waiting_count; /* in searches and lanes, but for those of others: */
-static struct budget mads_of_others =
-    BUDGET_INIT(mads_of_others, "connection management messages that wait to be read",
+static struct budget waiting_mads =
+    BUDGET_INIT(waiting_mads, "connection management messages that wait to be read",
                 "its processes do not read what they are sent");
 static _Atomic uint32_t from_network_count;
 static unsigned from_network_absent; /* in `absent` */
@@ -132,33 +128,21 @@ static int write_mad(struct lane *lane, const struct outgoing *outgoing)
     return lane_send(lane, &packet, &payload, 1);
 }
 
-static bool may_wait(void)
+static bool may_wait(struct outgoing *outgoing)
 {
-    if (atomic_fetch_add_explicit(&waiting_count, 1, memory_order_relaxed) < WAITING_MAX)
-        return true;
-    atomic_fetch_sub_explicit(&waiting_count, 1, memory_order_relaxed);
-    return false;
+    return budget_charge_own(&waiting_mads, WAITING_MAX, &outgoing->charge);
 }
 
 static bool may_wait_in(struct link *link, struct outgoing *outgoing)
 {
-    uid_t uid = link_peer_uid(link);
-
-    if (link_is_self(link) || user_is_own(uid))
-        return may_wait();
-    if (!budget_take(&mads_of_others, uid, 1, WAITING_OF_OTHERS_MAX))
-        return false;
-    outgoing->is_charged = true;
-    outgoing->charged_to = uid;
-    return true;
+    if (link_is_self(link))
+        return may_wait(outgoing);
+    return budget_charge(&waiting_mads, link_peer_uid(link), WAITING_MAX, &outgoing->charge);
 }
 
 static void waiting_free(struct outgoing *outgoing)
 {
-    if (outgoing->is_charged)
-        budget_return(&mads_of_others, outgoing->charged_to, 1);
-    else
-        atomic_fetch_sub_explicit(&waiting_count, 1, memory_order_relaxed);
+    budget_discharge(&waiting_mads, &outgoing->charge);
     outgoing_free(outgoing);
 }
 
@@ -261,7 +245,7 @@ static void wait_for_name(const char *name, struct outgoing *outgoing)
     struct search *search;
     uint64_t begin = 0;
 
-    if (!may_wait()) {
+    if (!may_wait(outgoing)) {
         outgoing_free(outgoing);
         return;
     }
@@ -308,7 +292,7 @@ void gsi_found(uint64_t cookie, struct link *link)
         return;
     rundown_enter();
     while ((node = list_pop_front(&search->waiting))) {
-        atomic_fetch_sub_explicit(&waiting_count, 1, memory_order_relaxed);
+        budget_discharge(&waiting_mads, &outgoing_of(node)->charge);
         if (link)
             send_on_link(link, outgoing_of(node));
         else
@@ -339,7 +323,7 @@ static void look_up_later(struct outgoing *outgoing)
 {
     bool waits = false;
 
-    if (outgoing->lookups < LOOKUPS && may_wait()) {
+    if (outgoing->lookups < LOOKUPS && may_wait(outgoing)) {
         lock_acquire(&gsi_lock);
         waits = may_be_absent(outgoing);
         if (waits) {
@@ -350,7 +334,7 @@ static void look_up_later(struct outgoing *outgoing)
         }
         lock_release(&gsi_lock);
         if (!waits)
-            atomic_fetch_sub_explicit(&waiting_count, 1, memory_order_relaxed);
+            budget_discharge(&waiting_mads, &outgoing->charge);
     }
     if (!waits)
         respond_for_absent(outgoing);
@@ -367,7 +351,7 @@ void gsi_due(void)
             continue;
         list_remove(node);
         from_network_absent -= outgoing_of(node)->from_network;
-        atomic_fetch_sub_explicit(&waiting_count, 1, memory_order_relaxed);
+        budget_discharge(&waiting_mads, &outgoing_of(node)->charge);
         list_push_back(&outbox, node);
     }
     timers_set_late(LATE_GSI, next_lookup());
@@ -608,8 +592,7 @@ void gsi_after_fork_in_child(void)
     list_init(&searches);
     list_init(&absent);
     flushing = false;
-    atomic_store_explicit(&waiting_count, 0, memory_order_relaxed);
-    budget_after_fork_in_child(&mads_of_others);
+    budget_after_fork_in_child(&waiting_mads);
     atomic_store_explicit(&from_network_count, 0, memory_order_relaxed);
     from_network_absent = 0;
 }

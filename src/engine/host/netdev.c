@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <linux/if_addr.h>
 #include <linux/if_arp.h>
-#include <linux/netlink.h>
 #include <linux/rtnetlink.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,9 +13,9 @@
 
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/netlink.h"
 #include "base/types.h"
 
-#define DUMP_BUFFER   32768u /* the kernel puts at most 32 KiB into a datagram of a dump */
 #define DUMP_ATTEMPTS 8
 
 struct collection {
@@ -121,43 +120,18 @@ static int add_address(struct collection *collection, const struct nlmsghdr *mes
     return 0;
 }
 
-/* One datagram of a dump. 1: more follow; 0: the last one; -EAGAIN: the tables have changed meanwhile; -errno. */
-static int take_datagram(struct collection *collection, const char *buffer, size_t length)
+static int take_message(void *argument, const struct nlmsghdr *message)
 {
-    int result = 1;
-
-    for (size_t offset = 0; offset + sizeof(struct nlmsghdr) <= length;) {
-        const struct nlmsghdr *message = (const struct nlmsghdr *)(buffer + offset);
-
-        if (message->nlmsg_len < sizeof(*message) || message->nlmsg_len > length - offset)
-            return -EBADMSG;
-        offset += NLMSG_ALIGN(message->nlmsg_len);
-        if (message->nlmsg_flags & NLM_F_DUMP_INTR)
-            return -EAGAIN;
-        if (message->nlmsg_type == NLMSG_DONE)
-            return 0;
-        if (message->nlmsg_type == NLMSG_ERROR) {
-            const struct nlmsgerr *error = NLMSG_DATA(message);
-
-            return message->nlmsg_len >= NLMSG_LENGTH(sizeof(*error)) && error->error < 0 ? error->error
-                                                                                          : -EIO;
-        }
-        if (message->nlmsg_type == RTM_NEWLINK &&
-            message->nlmsg_len >= NLMSG_LENGTH(sizeof(struct ifinfomsg)))
-            result = add_netdev(collection, message);
-        else if (message->nlmsg_type == RTM_NEWADDR &&
-                 message->nlmsg_len >= NLMSG_LENGTH(sizeof(struct ifaddrmsg)))
-            result = add_address(collection, message);
-        if (result < 0)
-            return result;
-        result = 1;
-    }
-    return result;
+    if (message->nlmsg_type == RTM_NEWLINK && message->nlmsg_len >= NLMSG_LENGTH(sizeof(struct ifinfomsg)))
+        return add_netdev(argument, message);
+    if (message->nlmsg_type == RTM_NEWADDR && message->nlmsg_len >= NLMSG_LENGTH(sizeof(struct ifaddrmsg)))
+        return add_address(argument, message);
+    return 0;
 }
 
 static int dump(int fd, uint16_t type, char *buffer, struct collection *collection)
 {
-    struct {
+    const struct {
         struct nlmsghdr header;
         struct ifinfomsg family; /* long enough for both requests; all zero: every family */
     } request = {
@@ -165,27 +139,8 @@ static int dump(int fd, uint16_t type, char *buffer, struct collection *collecti
                    .nlmsg_type = type,
                    .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP},
     };
-    struct sockaddr_nl kernel = {.nl_family = AF_NETLINK};
-    int result = 1;
 
-    if (sendto(fd, &request, sizeof(request), 0, (struct sockaddr *)&kernel, sizeof(kernel)) < 0)
-        return -errno;
-    while (result > 0) {
-        struct sockaddr_nl from;
-        socklen_t from_length = sizeof(from);
-        ssize_t got = recvfrom(fd, buffer, DUMP_BUFFER, MSG_TRUNC, (struct sockaddr *)&from, &from_length);
-
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0)
-            return got < 0 ? -errno : -EIO;
-        if (from_length != sizeof(from) || from.nl_pid != 0)
-            continue; /* from another process, not from the kernel */
-        if ((size_t)got > DUMP_BUFFER)
-            return -EMSGSIZE;
-        result = take_datagram(collection, buffer, (size_t)got);
-    }
-    return result;
+    return netlink_dump(fd, &request.header, buffer, take_message, collection);
 }
 
 static bool has_address(const struct collection *collection, uint32_t ifindex)
@@ -220,7 +175,7 @@ static int attempt(struct collection *collection, char *buffer)
 int netdev_snapshot(struct netdev_snapshot *ret_snapshot)
 {
     struct collection collection = {0};
-    char *buffer = malloc(DUMP_BUFFER);
+    char *buffer = malloc(NETLINK_DUMP_BUFFER);
     int saved = errno, result = -ENOMEM;
 
     for (int i = 0; buffer && i < DUMP_ATTEMPTS; i++) {

@@ -169,6 +169,12 @@ void relay_end(struct qp *qp)
 
 void relay_leave(struct qp *qp, const struct link *link)
 {
+    struct relay *relay = &qp->transport.relay;
+    const struct link *displaced = relay->displaced ? local_resolve(relay->srqn) : NULL;
+
+    /* Who takes the number of a process that had to resume has nothing to resume. */
+    if (!displaced || displaced == link)
+        relay->displaced = false;
     if (!route_of(qp)->relay_lane || lane_link(route_of(qp)->relay_lane) != link)
         return;
     route_of(qp)->relay_lane = NULL;

@@ -29,15 +29,13 @@
 
 /* How long a client waits for a reply: the owner may be a stopped process. */
 #define REPLY_LIMIT (30 * NS_PER_S)
-/* Messages that wait: with processes of our own user, and with those of all others together (base/budget.h). Further ones
- * are dropped: a peer may send requests and read no replies. */
+/* Messages that wait: with processes of our own user, and with those of all others together. Further ones are dropped: a peer may send requests and read no replies. */
 #define WAITING_MAX 16384u
 
 /* A message that waits: in lane_state.remote_opens to be sent, or in `work` to be served. */
 struct waiting {
     struct list node;
-    bool is_charged; /* to the budget of that user */
-    uid_t charged_to;
+    struct charge charge;  /* to the user of the other process */
     struct qp_asker asker; /* in `work`: the requester */
     struct remote_open_message message;
 };
@@ -61,23 +59,21 @@ static uint64_t last_number;
 
 static struct lock work_lock = LOCK_INIT; /* a leaf */
 static struct list work = {&work, &work};
-static bool works;                     /* the thread serve_all() runs; under work_lock */
-static _Atomic uint32_t wanted;        /* futex of that thread: incremented after each push to `work` */
-static _Atomic uint32_t waiting_count; /* with processes of our own user */
+static bool works;              /* the thread serve_all() runs; under work_lock */
+static _Atomic uint32_t wanted; /* futex of that thread: incremented after each push to `work` */
 
-static struct budget messages_of_others =
-    BUDGET_INIT(messages_of_others, "messages about QPs that it has opened with ibv_open_qp()",
+static struct budget waiting_messages =
+    BUDGET_INIT(waiting_messages, "messages about QPs that it has opened with ibv_open_qp()",
                 "its processes do not read what they are sent");
 static _Atomic bool told_of_loss;
 
 /* --- sending -------------------------------------------------------------------------------------------- */
 
-static bool may_wait(void)
+static bool may_wait(struct waiting *waiting, uid_t uid)
 {
-    if (atomic_fetch_add_explicit(&waiting_count, 1, memory_order_relaxed) < WAITING_MAX)
+    if (budget_charge(&waiting_messages, uid, WAITING_MAX, &waiting->charge))
         return true;
-    atomic_fetch_sub_explicit(&waiting_count, 1, memory_order_relaxed);
-    if (!atomic_exchange_explicit(&told_of_loss, true, memory_order_relaxed))
+    if (user_is_own(uid) && !atomic_exchange_explicit(&told_of_loss, true, memory_order_relaxed))
         log_error(
             "ibv_open_qp: a message to or from another process of this user was dropped: %u wait. Further "
             "ones are not reported",
@@ -88,12 +84,9 @@ static bool may_wait(void)
 /* A message to or from a process of that user. NULL: too many wait, or memory is short. */
 static struct waiting *waiting_new(const struct remote_open_message *message, uid_t uid)
 {
-    bool is_charged = !user_is_own(uid);
     struct waiting *waiting = malloc(sizeof(*waiting));
 
-    if (waiting && (is_charged ? budget_take(&messages_of_others, uid, 1, WAITING_MAX) : may_wait())) {
-        waiting->is_charged = is_charged;
-        waiting->charged_to = uid;
+    if (waiting && may_wait(waiting, uid)) {
         waiting->message = *message;
         return waiting;
     }
@@ -103,10 +96,7 @@ static struct waiting *waiting_new(const struct remote_open_message *message, ui
 
 static void waiting_free(struct waiting *waiting)
 {
-    if (waiting->is_charged)
-        budget_return(&messages_of_others, waiting->charged_to, 1);
-    else
-        atomic_fetch_sub_explicit(&waiting_count, 1, memory_order_relaxed);
+    budget_discharge(&waiting_messages, &waiting->charge);
     free(waiting);
 }
 
@@ -594,6 +584,5 @@ void remote_open_after_fork_in_child(void)
     list_init(&handles);
     list_init(&work);
     works = false;
-    atomic_store_explicit(&waiting_count, 0, memory_order_relaxed);
-    budget_after_fork_in_child(&messages_of_others);
+    budget_after_fork_in_child(&waiting_messages);
 }

@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/budget.h"
 #include "base/list.h"
 #include "base/lock.h"
 #include "base/timer.h"
@@ -82,8 +83,7 @@ struct qp {
     /* A delegate (xrc/delegate.c) executes requests for an XRC_RECV QP of another process, and has its QPN: */
     struct link *origin; /* to the process with that QP; NULL: not a delegate */
     uint32_t origin_connection;
-    bool is_charged; /* to that user's budget of delegates */
-    uid_t charged_to;
+    struct charge charge; /* of the delegate, to that process's user */
     struct list by_origin, by_xrcd;
     /* XRC_RECV (xrc/open_qp.c). holders counts the creator's handle until qp_close_creator(), the handles of
      * ibv_open_qp(), and threads that work for one of them; the QP ends at 0. */

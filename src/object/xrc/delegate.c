@@ -9,7 +9,6 @@
 
 #include "base/budget.h"
 #include "base/rundown.h"
-#include "base/user.h"
 #include "object/device/device.h"
 #include "object/ports.h"
 #include "object/qp/qp_internal.h"
@@ -18,25 +17,22 @@
 #include "segment/port.h"
 
 #define BUCKETS 64u
-/* For processes of our own user, and for those of all others together (base/budget.h): each takes a slot of the table of
- * QPs. */
+/* For processes of our own user, and for those of all others together: each takes a slot of the table of QPs. */
 #define DELEGATES_MAX 4096u
 #define MTU_MAX       8192u
 
-static struct budget delegates_of_others =
-    BUDGET_INIT(delegates_of_others, "QPs that XRC requests are executed for",
+static struct budget delegates =
+    BUDGET_INIT(delegates, "QPs that XRC requests are executed for",
                 "its processes have to destroy XRC_RECV QPs that they do not use");
 
-static struct lock table_lock = LOCK_INIT; /* guards the table and the count; a leaf */
+static struct lock table_lock = LOCK_INIT; /* guards the table; a leaf */
 static struct list table[BUCKETS];
-static uint32_t own_count; /* for processes of our own user */
 
 void delegates_after_fork_in_child(void)
 {
     lock_init(&table_lock);
     memset(table, 0, sizeof(table));
-    own_count = 0;
-    budget_after_fork_in_child(&delegates_of_others);
+    budget_after_fork_in_child(&delegates);
 }
 
 /* table_lock held. */
@@ -82,20 +78,12 @@ struct qp *delegate_lock(const struct link *origin, uint32_t qpn)
 /* QP lock held. False: there are too many. */
 static bool enter(struct qp *qp, uid_t uid)
 {
-    bool entered;
-
-    qp->is_charged = !user_is_own(uid);
-    qp->charged_to = uid;
-    if (qp->is_charged && !budget_take(&delegates_of_others, uid, 1, DELEGATES_MAX))
+    if (!budget_charge(&delegates, uid, DELEGATES_MAX, &qp->charge))
         return false;
     lock_acquire(&table_lock);
-    entered = qp->is_charged || own_count < DELEGATES_MAX;
-    if (entered) {
-        own_count += !qp->is_charged;
-        list_push_back(bucket_of(qp->ibv.qp_num), &qp->by_origin);
-    }
+    list_push_back(bucket_of(qp->ibv.qp_num), &qp->by_origin);
     lock_release(&table_lock);
-    return entered;
+    return true;
 }
 
 /* Removes the delegate from the table. True: the caller has to end it; false: another thread does. */
@@ -105,13 +93,11 @@ static bool take_out(struct qp *qp)
 
     lock_acquire(&table_lock);
     taken = list_linked(&qp->by_origin);
-    if (taken) {
+    if (taken)
         list_remove(&qp->by_origin);
-        own_count -= !qp->is_charged;
-    }
     lock_release(&table_lock);
-    if (taken && qp->is_charged)
-        budget_return(&delegates_of_others, qp->charged_to, 1);
+    if (taken)
+        budget_discharge(&delegates, &qp->charge);
     return taken;
 }
 

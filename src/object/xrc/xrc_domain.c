@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* XRC domains (verbs.md §1.4). A domain that is opened with a file is the same for all processes of this host that
  * open the file; device and inode identify it. A process that has the domain open binds an abstract unix socket
- * USER_PREFIX DEVICE-INODE/RANDOM, which is never read: the kernel lists the sockets in /proc/net/unix, and removes
- * those of a process that dies. A process that opens the domain binds DEVICE-INODE/turn while it examines the list:
- * the name is a lock, so that only one of several processes with O_EXCL succeeds. Processes of all versions use these
- * names. Any process can bind them, which changes the results of O_CREAT and O_EXCL and nothing else. */
+ * NAME_PREFIX DEVICE-INODE/RANDOM, which is never read: the kernel lists the sockets with their users, and removes those
+ * of a process that dies. A process that opens the domain binds DEVICE-INODE/turnRANDOM before it looks at the list, and
+ * goes on when it sees no other such name: so only one of several processes with O_EXCL succeeds. Any process can bind
+ * such names; those of users who may not open the file are overlooked. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -20,14 +20,14 @@
 #include "base/unix_names.h"
 #include "object/xrc/xrc_domain.h"
 
-#define USER_PREFIX "softhca/1/xrcd/"
-#define USER_DIGITS 16
-#define NAME_SIZE   (sizeof(USER_PREFIX) + 2 * 17 + USER_DIGITS)
+#define NAME_PREFIX "softhca/1/xrcd/"
+#define REST_LENGTH 16 /* hexadecimal digits, or TURN and so many that it is as long */
+#define TURN        "turn"
+#define NAME_SIZE   (sizeof(NAME_PREFIX) + 2 * 17 + REST_LENGTH)
 
-/* How often a process tries to bind the lock name, a millisecond apart; then it continues without the lock: the
- * holder may be stopped. */
-#define LOCK_TRIES 2000
-#define LOCK_PAUSE (NS_PER_S / 1000)
+/* How long a process waits for its turn; then it continues without: who has it may be stopped. */
+#define TURN_LIMIT (2 * NS_PER_S)
+#define TURN_PAUSE NS_PER_MS
 
 /* Guards the list and references. Held during system calls, so never taken on the data path. */
 static struct lock domains_lock = LOCK_INIT;
@@ -79,18 +79,40 @@ static int pin_file(struct xrc_domain *domain, int fd)
     return keep(&domain->pin, own < 0 ? -EMFILE : fd_own(own));
 }
 
+/* --- whom the file's mode admits ------------------------------------------------------------------------ */
+
+/* The kernel does not tell which users have the file open, so its mode decides. */
+static bool mode_admits(const struct xrc_domain *domain, uid_t uid)
+{
+    if (uid == geteuid() || uid == 0)
+        return true;
+    if (uid == domain->owner)
+        return domain->mode & (S_IRUSR | S_IWUSR);
+    return domain->mode & (S_IROTH | S_IWOTH);
+}
+
 /* --- between processes ---------------------------------------------------------------------------------- */
 
-/* The descriptor of a bound socket, or -errno; -EADDRINUSE: another process has bound the name. */
-static int bind_name(const struct xrc_domain *domain, const char *rest)
+static void name_of(const struct xrc_domain *domain, const char *rest, char ret_name[NAME_SIZE + 1])
+{
+    snprintf(ret_name, NAME_SIZE + 1, NAME_PREFIX "%016llx-%016llx/%s", (unsigned long long)domain->device,
+             (unsigned long long)domain->inode, rest);
+}
+
+/* Binds a socket to a name that nobody has: the first characters of its rest, and random digits. Its descriptor, or
+ * -errno. */
+static int bind_name(const struct xrc_domain *domain, const char *first, char ret_rest[REST_LENGTH + 1])
 {
     int saved = errno, error = 0, fd;
+    char digits[REST_LENGTH + 1], name[NAME_SIZE + 1];
     struct sockaddr_un address;
-    char name[NAME_SIZE + 1];
     socklen_t length;
+    uint64_t bits;
 
-    snprintf(name, sizeof(name), USER_PREFIX "%016llx-%016llx/%s", (unsigned long long)domain->device,
-             (unsigned long long)domain->inode, rest);
+    sys_random(&bits, sizeof(bits));
+    snprintf(digits, sizeof(digits), "%016llx", (unsigned long long)bits);
+    snprintf(ret_rest, REST_LENGTH + 1, "%s%s", first, digits + strlen(first));
+    name_of(domain, ret_rest, name);
     length = unix_name_address(name, &address);
     fd = fd_own(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (fd < 0)
@@ -103,60 +125,91 @@ static int bind_name(const struct xrc_domain *domain, const char *rest)
     return error ? error : fd;
 }
 
-static int lock_domain(const struct xrc_domain *domain)
-{
-    int fd = bind_name(domain, "turn");
+/* What the list of sockets shows of the domain. */
+struct view {
+    const struct xrc_domain *domain;
+    const char *own_turn;
+    bool is_open;               /* by another process */
+    bool turn_taken, is_before; /* another process looks as well, and has the smaller number */
+};
 
-    for (int tries = 0; fd == -EADDRINUSE && tries < LOCK_TRIES; tries++) {
-        (void)sys_poll(NULL, 0, LOCK_PAUSE);
-        fd = bind_name(domain, "turn");
+/* The kernel tells the user of a socket and not his groups. Who is not told, or may be in the file's group, is believed. */
+static bool may_have_it_open(const struct xrc_domain *domain, uid_t uid)
+{
+    return uid == UNIX_NAME_UID_UNKNOWN || (domain->mode & (S_IRGRP | S_IWGRP)) || mode_admits(domain, uid);
+}
+
+static void see_name(const char *rest, uid_t uid, void *argument)
+{
+    struct view *view = argument;
+    const int order = strcmp(rest, view->own_turn);
+
+    if (order == 0 || !may_have_it_open(view->domain, uid))
+        return;
+    if (strncmp(rest, TURN, strlen(TURN)) != 0) {
+        view->is_open = true;
+        return;
     }
-    if (fd == -EADDRINUSE)
-        log_warn("XRC domain of inode %llu: another process has not released the lock within 2 s; continuing "
-                 "without it",
-                 (unsigned long long)domain->inode);
-    return fd;
+    view->turn_taken = true;
+    view->is_before |= order < 0;
 }
 
-static void count_user(const char *rest, void *argument)
+static struct view look(const struct xrc_domain *domain, const char *own_turn)
 {
-    ++*(unsigned *)argument;
-}
-
-static bool is_open_elsewhere(const struct xrc_domain *domain)
-{
+    struct view view = {.domain = domain, .own_turn = own_turn};
     char prefix[NAME_SIZE + 1];
-    unsigned users = 0;
     int error;
 
-    snprintf(prefix, sizeof(prefix), USER_PREFIX "%016llx-%016llx/", (unsigned long long)domain->device,
-             (unsigned long long)domain->inode);
-    error = unix_names_visit(prefix, USER_DIGITS, count_user, &users);
+    name_of(domain, "", prefix);
+    error = unix_names_visit_unconnected(prefix, REST_LENGTH, see_name, &view);
     if (error)
-        log_warn("cannot tell whether another process has the XRC domain open: reading /proc/net/unix: %s",
+        log_warn("cannot tell whether another process has the XRC domain open: listing unix sockets: %s",
                  strerror(-error));
-    return users != 0;
+    return view;
+}
+
+/* Has another process the domain open? Waits until no other one looks as well. A process sees those that were there
+ * before it, so of two at least one waits; the one with the larger number withdraws its name meanwhile. *ret_turn: the
+ * descriptor of this process's name, to be closed after the user name is bound. */
+static bool is_open_elsewhere(const struct xrc_domain *domain, int *ret_turn)
+{
+    const ns_t until = sys_now() + TURN_LIMIT;
+    char turn[REST_LENGTH + 1];
+    int fd = bind_name(domain, TURN, turn);
+    struct view view = look(domain, turn);
+
+    while (view.turn_taken && sys_now() < until) {
+        if (view.is_before)
+            fd_close(fd);
+        (void)sys_poll(NULL, 0, TURN_PAUSE);
+        if (view.is_before)
+            fd = bind_name(domain, TURN, turn);
+        view = look(domain, turn);
+    }
+    if (view.turn_taken)
+        log_warn(
+            "XRC domain of inode %llu: another process has not finished opening it within 2 s; continuing "
+            "without waiting for it",
+            (unsigned long long)domain->inode);
+    *ret_turn = fd;
+    return view.is_open;
 }
 
 /* Checks O_CREAT and O_EXCL and binds the user name, for the first XRCD of the domain in this process: 0, -EINVAL,
  * -EAGAIN, -EMFILE... */
 static int bind_user_name(struct xrc_domain *domain, int flags)
 {
-    int lock_fd = lock_domain(domain), error = 0;
-    bool elsewhere = is_open_elsewhere(domain);
-    char digits[USER_DIGITS + 1];
-    uint64_t bits;
+    int turn, error = 0;
+    bool elsewhere = is_open_elsewhere(domain, &turn);
+    char rest[REST_LENGTH + 1];
 
     if (elsewhere && (flags & O_CREAT) && (flags & O_EXCL))
         error = -EINVAL;
     else if (!elsewhere && !(flags & O_CREAT))
         error = -EAGAIN;
-    if (!error) {
-        sys_random(&bits, sizeof(bits));
-        snprintf(digits, sizeof(digits), "%016llx", (unsigned long long)bits);
-        error = keep(&domain->user_name, bind_name(domain, digits));
-    }
-    fd_close(lock_fd);
+    if (!error)
+        error = keep(&domain->user_name, bind_name(domain, "", rest));
+    fd_close(turn);
     return error;
 }
 
@@ -190,7 +243,8 @@ static int join(int fd, const struct stat *status, int flags, struct xrc_domain 
     fresh->device = status->st_dev;
     fresh->inode = status->st_ino;
     fresh->owner = status->st_uid;
-    fresh->mode = status->st_nlink ? status->st_mode : 0; /* other users cannot open an unlinked file */
+    fresh->mode = status->st_mode;
+    fresh->is_unlinked = status->st_nlink == 0;
     error = pin_file(fresh, fd);
     if (!error)
         error = bind_user_name(fresh, flags);
@@ -252,14 +306,11 @@ void xrc_domain_drop(struct xrc_domain *domain)
         free(domain);
 }
 
-/* The kernel does not tell which users have the file open, so its mode decides. */
 bool xrc_domain_admits(const struct xrc_domain *domain, uid_t uid)
 {
     if (domain->is_private)
         return false;
-    if (uid == geteuid() || uid == 0)
-        return true;
-    if (uid == domain->owner)
-        return domain->mode & (S_IRUSR | S_IWUSR);
-    return domain->mode & (S_IROTH | S_IWOTH);
+    if (domain->is_unlinked) /* other users cannot open it */
+        return uid == geteuid() || uid == 0;
+    return mode_admits(domain, uid);
 }

@@ -16,6 +16,7 @@ struct xrc_domain {
     uint64_t device, inode; /* of the file; a private domain has none */
     uid_t owner;            /* of the file */
     mode_t mode;
+    bool is_unlinked; /* when it was opened */
     /* Not in private domains: */
     struct xrc_descriptor {
         int fd;
