@@ -474,7 +474,8 @@ int main(int argc, char **argv)
     if (argc < 3 || !opt.size || opt.size > 16384 || !opt.qps || opt.qps > QPS_MAX ||
         ((opt.receiver || opt.turns) && !opt.sends)) {
         fprintf(stderr,
-                "usage: %s FILE send|write|poll [inline] [chain] [extended] [receiver] [turns] [size=BYTES] [qps=N]\n",
+                "usage: %s FILE send|write|poll [inline] [chain] [extended] [receiver] [turns] [size=BYTES] "
+                "[qps=N]\n",
                 argv[0]);
         return 2;
     }
