@@ -472,7 +472,7 @@ int main(int argc, char **argv)
             opt.qps = (uint32_t)atol(argv[i] + 4);
     }
     if (argc < 3 || !opt.size || opt.size > 16384 || !opt.qps || opt.qps > QPS_MAX ||
-        ((opt.receiver || opt.turns) && !opt.sends)) {
+        ((opt.receiver || opt.turns) && !opt.sends) || (opt.receiver && opt.turns)) {
         fprintf(stderr,
                 "usage: %s FILE send|write|poll [inline] [chain] [extended] [receiver] [turns] [size=BYTES] "
                 "[qps=N]\n",
