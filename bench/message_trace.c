@@ -3,9 +3,10 @@
  * machine does changes nothing, so this compares variants of the library on a busy machine and where the processor's
  * counters are not to be had. Two processes exchange messages until nothing of the connection is new; then the side that
  * is looked at stops, its thread is stepped through ROUNDS of them, and each step is written to FILE for
- * message_cost.py. x86-64 only.
+ * message_trace.py. x86-64 only.
  *
- * usage: message_trace FILE send|write [inline] [chain] [extended] [receiver] [size=BYTES] [qps=N] */
+ * usage: message_trace FILE send|write|poll [inline] [chain] [extended] [receiver] [turns] [size=BYTES] [qps=N]
+ * turns: the receiver answers each SEND by one; poll: polls that find nothing. */
 #include "common.h"
 #include "endpoint.h"
 
@@ -29,7 +30,7 @@ enum phase { ELSEWHERE, POSTS, POLLS, POSTS_RECEIVES };
 
 static struct options {
     const char *file;
-    bool sends, is_inline, chain, extended, receiver;
+    bool sends, polls, is_inline, chain, extended, receiver, turns;
     uint32_t size, qps;
 } opt = {.size = 8, .qps = 1};
 
@@ -82,7 +83,7 @@ static struct ibv_qp *extended_qp(struct side *side)
 static void open_side(struct side *side, int fd, bool receiver)
 {
     struct qp_shape shape = {.send_wr = 2 * TOGETHER,
-                             .recv_wr = receiver && opt.sends ? RECEIVES : 1,
+                             .recv_wr = (receiver && opt.sends) || opt.turns ? RECEIVES : 1,
                              .inline_data = opt.is_inline ? 64 : 0};
 
     endpoint_open(&side->ep, NULL, 0, 65536);
@@ -215,6 +216,46 @@ static void receive_round(struct side *side)
     atomic_store(&shared->received, received + TOGETHER);
 }
 
+/* One message and the answer to it, so often. The answer is there before the first poll. */
+static void turns_round(struct side *side)
+{
+    for (int i = 0; i < TOGETHER; i++) {
+        uint64_t sent = atomic_load(&shared->sent);
+        int left = 2; /* completions: of the SEND, and of the receive */
+
+        post_receive(side);
+        set_phase(POSTS);
+        post(side, 0, 1);
+        set_phase(ELSEWHERE);
+        atomic_store(&shared->sent, sent + 1);
+        while (atomic_load(&shared->received) != sent + 1)
+            sched_yield(); /* the other side may need this processor */
+        while (left > 0)
+            left -= poll_some(side);
+    }
+}
+
+/* The other side of turns_round(). */
+static void answer(struct side *side)
+{
+    uint64_t received = atomic_load(&shared->received);
+    int left = received ? 2 : 1; /* completions: of the receive, and of the answer before */
+
+    while (left > 0 && !atomic_load(&shared->done)) {
+        left -= poll_some(side);
+        sched_yield(); /* the other side may need this processor */
+    }
+    post_receive(side);
+    post(side, 0, 1);
+    atomic_store(&shared->received, received + 1);
+}
+
+static void polls_round(struct side *side)
+{
+    for (int i = 0; i < TOGETHER; i++)
+        (void)poll_some(side);
+}
+
 static void run_stepped(struct side *side, void (*round)(struct side *side))
 {
     is_stepped = true;
@@ -228,23 +269,29 @@ static void run_stepped(struct side *side, void (*round)(struct side *side))
     atomic_store(&shared->done, 1);
 }
 
+static void make_requests(struct side *side)
+{
+    side->sge = (struct ibv_sge){(uintptr_t)side->ep.buffer, opt.size, side->ep.mr->lkey};
+    side->into = (struct ibv_sge){(uintptr_t)side->ep.buffer + 32768, opt.size, side->ep.mr->lkey};
+    for (int i = 0; i < TOGETHER; i++)
+        side->wr[i] = (struct ibv_send_wr){
+            .next = opt.chain && i + 1 < TOGETHER ? &side->wr[i + 1] : NULL,
+            .sg_list = &side->sge,
+            .num_sge = 1,
+            .opcode = opt.sends ? IBV_WR_SEND : IBV_WR_RDMA_WRITE,
+            .send_flags = IBV_SEND_SIGNALED | (opt.is_inline ? IBV_SEND_INLINE : 0),
+            .wr.rdma = {side->far[0].address, side->far[0].rkey},
+        };
+}
+
 static void run_sender(int fd)
 {
     struct side side = {0};
 
     open_side(&side, fd, false);
-    side.sge = (struct ibv_sge){(uintptr_t)side.ep.buffer, opt.size, side.ep.mr->lkey};
-    for (int i = 0; i < TOGETHER; i++)
-        side.wr[i] = (struct ibv_send_wr){
-            .next = opt.chain && i + 1 < TOGETHER ? &side.wr[i + 1] : NULL,
-            .sg_list = &side.sge,
-            .num_sge = 1,
-            .opcode = opt.sends ? IBV_WR_SEND : IBV_WR_RDMA_WRITE,
-            .send_flags = IBV_SEND_SIGNALED | (opt.is_inline ? IBV_SEND_INLINE : 0),
-            .wr.rdma = {side.far[0].address, side.far[0].rkey},
-        };
+    make_requests(&side);
     if (!opt.receiver) {
-        run_stepped(&side, send_round);
+        run_stepped(&side, opt.polls ? polls_round : opt.turns ? turns_round : send_round);
         _exit(0);
     }
     for (;;)
@@ -256,7 +303,7 @@ static void run_receiver(int fd)
     struct side side = {0};
 
     open_side(&side, fd, true);
-    side.into = (struct ibv_sge){(uintptr_t)side.ep.buffer + 32768, opt.size, side.ep.mr->lkey};
+    make_requests(&side);
     for (uint32_t i = 0; opt.sends && i < RECEIVES / 2 * opt.qps; i++)
         post_receive(&side);
     if (opt.receiver) {
@@ -268,7 +315,9 @@ static void run_receiver(int fd)
 
         if (atomic_load(&shared->done))
             _exit(0);
-        if (opt.sends && atomic_load(&shared->sent) >= received + TOGETHER)
+        if (opt.turns)
+            answer(&side);
+        else if (opt.sends && atomic_load(&shared->sent) >= received + TOGETHER)
             receive_round(&side);
         else if (!opt.sends)
             (void)poll_some(&side); /* a program that polls; also for what peers ask of it */
@@ -411,6 +460,8 @@ int main(int argc, char **argv)
 
     for (int i = 2; i < argc; i++) {
         opt.sends |= !strcmp(argv[i], "send");
+        opt.polls |= !strcmp(argv[i], "poll");
+        opt.turns |= !strcmp(argv[i], "turns");
         opt.is_inline |= !strcmp(argv[i], "inline");
         opt.chain |= !strcmp(argv[i], "chain");
         opt.extended |= !strcmp(argv[i], "extended");
@@ -421,9 +472,10 @@ int main(int argc, char **argv)
             opt.qps = (uint32_t)atol(argv[i] + 4);
     }
     if (argc < 3 || !opt.size || opt.size > 16384 || !opt.qps || opt.qps > QPS_MAX ||
-        (opt.receiver && !opt.sends)) {
+        ((opt.receiver || opt.turns) && !opt.sends) || (opt.receiver && opt.turns)) {
         fprintf(stderr,
-                "usage: %s FILE send|write [inline] [chain] [extended] [receiver] [size=BYTES] [qps=N]\n",
+                "usage: %s FILE send|write|poll [inline] [chain] [extended] [receiver] [turns] [size=BYTES] "
+                "[qps=N]\n",
                 argv[0]);
         return 2;
     }

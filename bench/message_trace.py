@@ -44,6 +44,8 @@ ROWS = [(what, path, options.split()) for what, path, options in (
     ('SEND, inline, chains', 'ring', 'send inline chain'),
     ('SEND, ibv_wr_*, chains', 'ring', 'send extended chain'),
     ('SEND, chains', 'mapped', 'send chain'),
+    ('SEND, turns', 'ring', 'send turns'),
+    ('polls in vain', 'ring', 'poll'),
     ('SEND, receiver', 'ring', 'send receiver'),
     ('SEND, chains, receiver', 'ring', 'send chain receiver'),
     ('SEND, chains, receiver', 'mapped', 'send chain receiver'),

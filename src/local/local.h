@@ -322,6 +322,8 @@ void lane_take(struct lane *lane, const struct lane_small *small);
 /* Takes at most `budget` packets from each hot lane; skips lanes that another thread is polling. Returns the number
  * taken. In a rundown section. */
 unsigned local_poll(unsigned budget);
+/* True: local_poll() would find nothing and has nothing else to do, and this counts as its call. In a rundown section. */
+bool local_poll_is_idle(void);
 /* Delivers the records that are in the lane's ring now, at most one ring of them. In a rundown section, without
  * locks. */
 void lane_drain(struct lane *lane);

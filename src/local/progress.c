@@ -475,6 +475,15 @@ bool local_has_packets(void)
     return false;
 }
 
+bool local_poll_is_idle(void)
+{
+    if (local_has_packets() || unlikely(atomic_load_explicit(&blocked_count, memory_order_relaxed) != 0) ||
+        unlikely((polls + 1) % SWEEP_EVERY == 0))
+        return false;
+    polls++;
+    return true;
+}
+
 unsigned local_poll(unsigned budget)
 {
     const unsigned count = atomic_load_explicit(&hot_count, memory_order_acquire);

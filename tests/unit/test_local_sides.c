@@ -225,7 +225,7 @@ unsigned turn(int timeout_ms)
 
     turn_deaf(timeout_ms);
     rundown_enter();
-    taken = local_poll(16);
+    taken = local_poll_is_idle() ? 0 : local_poll(16); /* as a program's polls do */
     rundown_exit();
     return taken;
 }

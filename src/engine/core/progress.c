@@ -329,6 +329,21 @@ void progress_take_arrived(void)
         sched_yield();
 }
 
+/* Is there nothing for progress_run()? Nearly all polls of a program that spins are such, and while one of them lasts, a packet
+ * that has come waits for the next. */
+static bool is_idle(void)
+{
+    bool idle;
+
+    if (atomic_load_explicit(&udp_has_sockets, memory_order_relaxed) || unlikely(route_has_ready()) ||
+        unlikely(atomic_load_explicit(&cq_overrun_pending, memory_order_relaxed)))
+        return false;
+    rundown_enter();
+    idle = local_poll_is_idle();
+    rundown_exit();
+    return idle;
+}
+
 /* object_ports.progress */
 void progress_from_application(void)
 {
@@ -340,7 +355,7 @@ void progress_from_application(void)
         local_poll_rung();
     if (unlikely(timers_armed()) && polls % TIMERS_EVERY == 0)
         timers_run_due();
-    packets = run_from_application();
+    packets = is_idle() ? 0 : run_from_application();
     if (packets)
         polls_in_vain = 0;
     else if (unlikely(++polls_in_vain % YIELD_EVERY == 0))

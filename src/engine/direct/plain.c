@@ -6,7 +6,7 @@
  *
  * Requests for one rkey that follow each other are a run, with one access slot. What is checked of the keys holds until
  * its end: the peer waits for the access slot, and this process for the rundown section, before the memory is another's. */
-#include "engine/core/local_key.h"
+#include "engine/core/plain.h"
 #include "engine/direct/direct.h"
 #include "object/qp/traffic.h"
 #include "transport/ordered_copy.h"
@@ -15,8 +15,6 @@
 #define PLAIN_BYTES ((uint32_t)PLACE_SMALL)
 /* Requests of a run, whose completions take the CQ's lock once. */
 #define PLAIN_RUN 16u
-/* Requests of a call: the QP's lock is held all along, as in sender_run(). */
-#define PLAIN_CALL 64u
 
 struct run {
     struct qp *qp;
@@ -51,22 +49,16 @@ static inline uint32_t longest(const struct qp *qp)
     return min_of(PLAIN_BYTES, qp->transport.link.direct_up_to);
 }
 
-/* post_check_opcode(), write_payload() and is_one_sided(). All before it is complete, so a fence has nothing to wait for;
- * a WRITE without immediate data is never solicited. */
+/* is_one_sided(). All before it is complete, so a fence has nothing to wait for; a WRITE without immediate data is never
+ * solicited. */
 static inline bool is_plain_wr(const struct qp *qp, const struct ibv_send_wr *wr)
 {
-    const unsigned known = IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_FENCE | IBV_SEND_INLINE;
-
-    return wr->opcode == IBV_WR_RDMA_WRITE && wr->num_sge == 1 && qp->record->max_send_sge &&
-           !(wr->send_flags & ~known) && wr->sg_list->length - 1 < longest(qp) &&
-           (!(wr->send_flags & IBV_SEND_INLINE) || wr->sg_list->length <= qp->record->max_inline);
+    return wr->opcode == IBV_WR_RDMA_WRITE && plain_wr_fits(qp, wr, longest(qp));
 }
 
-/* The same of what ibv_wr_*() has built and checked. */
 static inline bool is_plain_wqe(const struct qp *qp, const struct send_wqe *wqe)
 {
-    return wqe->opcode == IBV_WR_RDMA_WRITE && wqe->num_sge == !(wqe->flags & WQE_INLINE) &&
-           wqe->length - 1 < longest(qp);
+    return wqe->opcode == IBV_WR_RDMA_WRITE && plain_wqe_fits(wqe, longest(qp));
 }
 
 /* --- a run ------------------------------------------------------------------------------------------- */
@@ -93,16 +85,6 @@ static inline bool run_begin(struct run *run, struct qp *qp, uint32_t counter, u
     run->bytes = 0;
     run->began = 0;
     return true;
-}
-
-/* Memory that is read; NULL: it may not be allowed. */
-static inline const void *local_of(const struct run *run, uint32_t lkey, uint64_t address, uint32_t length)
-{
-    const struct qp *qp = run->qp;
-
-    // NOLINTNEXTLINE(performance-no-int-to-ptr)
-    return (const void *)local_key_address(&route_of(qp)->read_key, qp->transport.keys, qp->record->pd, lkey,
-                                           address, length, false);
 }
 
 /* Executes the next request. from: bytes of this process, or NULL. False: it is not executed, because a key may not allow
@@ -135,7 +117,7 @@ static inline bool execute_wr(struct run *run, const struct ibv_send_wr *wr)
 
     if (!run_execute(run,
                      is_inline ? (const void *)(uintptr_t)sge->addr
-                               : local_of(run, sge->lkey, sge->addr, sge->length),
+                               : plain_local(qp, sge->lkey, sge->addr, sge->length),
                      sge->length, wr->wr.rdma.remote_addr, wr->wr_id, flags & WQE_SIGNALED))
         return false;
     send_wqe_note(wqe, wr->wr_id, IBV_WR_RDMA_WRITE, flags, sge->length);
@@ -148,7 +130,7 @@ static inline bool execute_wqe(struct run *run, struct send_wqe *wqe)
 
     return run_execute(run,
                        wqe->flags & WQE_INLINE ? (const void *)body
-                                               : local_of(run, body->lkey, body->address, wqe->length),
+                                               : plain_local(run->qp, body->lkey, body->address, wqe->length),
                        wqe->length, wqe->remote_address, wqe->wr_id, wqe->flags & WQE_SIGNALED);
 }
 

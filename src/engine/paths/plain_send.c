@@ -5,14 +5,11 @@
  * goes through those files, with all that is behind it. The WQE is written as those would: the packet may have to be sent
  * again, and the acknowledgement completes the request as any other. */
 #include "base/pkey.h"
-#include "engine/core/local_key.h"
+#include "engine/core/plain.h"
 #include "engine/direct/direct.h"
 #include "engine/paths/paths.h"
 #include "object/qp/traffic.h"
 #include "wire/opcode.h"
-
-/* Requests of a call: the QP's lock and the lane's are held all along, as in sender_run(). */
-#define PLAIN_CALL 64u
 
 struct run {
     struct qp *qp;
@@ -38,22 +35,16 @@ static inline bool is_send(unsigned opcode)
     return opcode == IBV_WR_SEND || opcode == IBV_WR_SEND_WITH_IMM;
 }
 
-/* post_check_opcode(), write_payload() and may_begin(). */
+/* may_begin(): a fence has nothing to wait for. */
 static inline bool is_plain_wr(const struct qp *qp, const struct ibv_send_wr *wr)
 {
-    const unsigned known = IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_FENCE | IBV_SEND_INLINE;
-
-    return is_send(wr->opcode) && wr->num_sge == 1 && qp->record->max_send_sge &&
-           !(wr->send_flags & ~known) && wr->sg_list->length - 1 < qp->transport.link.plain_send_up_to &&
-           (!(wr->send_flags & IBV_SEND_INLINE) || wr->sg_list->length <= qp->record->max_inline) &&
+    return is_send(wr->opcode) && plain_wr_fits(qp, wr, qp->transport.link.plain_send_up_to) &&
            (!(wr->send_flags & IBV_SEND_FENCE) || !qp->record->sender.rd_atomic_wqes);
 }
 
-/* The same of what ibv_wr_*() has built and checked. */
 static inline bool is_plain_wqe(const struct qp *qp, const struct send_wqe *wqe)
 {
-    return is_send(wqe->opcode) && wqe->num_sge == !(wqe->flags & WQE_INLINE) &&
-           wqe->length - 1 < qp->transport.link.plain_send_up_to &&
+    return is_send(wqe->opcode) && plain_wqe_fits(wqe, qp->transport.link.plain_send_up_to) &&
            (!(wqe->flags & WQE_FENCE) || !qp->record->sender.rd_atomic_wqes);
 }
 
@@ -70,16 +61,6 @@ static inline void run_begin(struct run *run, struct qp *qp, uint32_t posted)
                                      .dest_ifindex = record->attributes.path.destination_ifindex,
                                      .pkey = DEFAULT_PKEY,
                                      .syndrome = qp->transport.next_hints};
-}
-
-/* Memory that is read; NULL: it may not be allowed. */
-static inline const void *local_of(const struct run *run, const struct wqe_sge *sge)
-{
-    const struct qp *qp = run->qp;
-
-    // NOLINTNEXTLINE(performance-no-int-to-ptr)
-    return (const void *)local_key_address(&route_of(qp)->read_key, qp->transport.keys, qp->record->pd,
-                                           sge->lkey, sge->address, sge->length, false);
 }
 
 /* begin(), transmit() and lane_send() of the next request. False: nothing was sent. */
@@ -116,7 +97,8 @@ static inline bool send_wr(struct run *run, struct lane *lane, const struct ibv_
     struct send_wqe *wqe = send_wqe_at(&qp->transport, run->counter);
     bool is_inline = wr->send_flags & IBV_SEND_INLINE;
     uint8_t flags = post_wqe_flags(qp, wr->send_flags);
-    const void *from = is_inline ? (const void *)(uintptr_t)sge.address : local_of(run, &sge);
+    const void *from =
+        is_inline ? (const void *)(uintptr_t)sge.address : plain_local(qp, sge.lkey, sge.address, sge.length);
     uint8_t chained = run->counter != run->first ? WQE_CHAINED : 0;
 
     if (!run_send(run, wqe, lane, from, sge.length, (uint8_t)wr->opcode, flags, wr->imm_data))
@@ -138,7 +120,8 @@ static inline bool send_wr(struct run *run, struct lane *lane, const struct ibv_
 static inline bool send_wqe(struct run *run, struct lane *lane, struct send_wqe *wqe)
 {
     const struct wqe_sge *body = send_wqe_body(wqe, IBV_QPT_RC);
-    const void *from = wqe->flags & WQE_INLINE ? (const void *)body : local_of(run, body);
+    const void *from = wqe->flags & WQE_INLINE ? (const void *)body
+                                               : plain_local(run->qp, body->lkey, body->address, wqe->length);
 
     return run_send(run, wqe, lane, from, wqe->length, wqe->opcode, wqe->flags, wqe->imm_or_rkey);
 }
