@@ -267,7 +267,10 @@ struct link_properties {
     uint32_t read_reference_from;
     /* Upper bound of the congestion window, in packets; 0: WINDOW_DEFAULT. Links that may lose packets. */
     uint16_t window;
-    bool reliable;       /* loses nothing: no ACK timer until sender_peer_silent() */
+    /* Loses nothing: no ACK timer until sender_peer_silent(). A local link may begin and end to lose packets
+     * (sender_expect_losses()). */
+    bool reliable;
+    bool local;          /* between processes of a host: packets have src_qpn and enum packet_hints */
     bool piggyback_acks; /* carries PACKET_HAS_ACK */
     /* One-sided requests up to this length are offered to ports->direct->map(); 0: none. */
     uint32_t direct_up_to;
@@ -384,6 +387,7 @@ struct transport_qp {
     bool deposits;
     /* ports->direct->map() is being prepared. The owner clears this and calls sender_run(). */
     bool map_later;
+    bool holds; /* no request is begun until those before it are complete (sender_end_losses()) */
 };
 
 static inline struct send_wqe *send_wqe_at(const struct transport_qp *qp, uint32_t counter)
@@ -395,6 +399,11 @@ static inline struct send_wqe *send_wqe_at(const struct transport_qp *qp, uint32
 
 /* RTR -> RTS: the first PSN is attributes.sq_psn. */
 void sender_start(struct transport_qp *qp);
+/* The reliable QP has lost nothing so far, and its link may lose packets from now on: clears link.reliable. */
+void sender_expect_losses(struct transport_qp *qp);
+/* The link loses nothing any more. True: link.reliable is set. False: what is outstanding may be lost, so no request is
+ * begun, and the owner calls again when packets have arrived. */
+bool sender_end_losses(struct transport_qp *qp);
 /* Transmits what may be transmitted: after posting, after space on the link, after SQD -> RTS. */
 void sender_run(struct transport_qp *qp);
 /* The QP's timer has expired. */

@@ -109,9 +109,9 @@ struct qp {
      * (engine/core/arrivals.c). On a link that loses nothing qp_run_sender() sends it earlier, so that it is
      * not sent after a request of a program that has seen the message already. */
     bool ack_due;
-    /* The QP's packets are recorded (engine/core/capture.c). So each request is to come and go as packets: nobody executes
-     * or fetches anything in the other's memory. */
-    bool by_packets;
+    /* enum qp_by_packets: why each request comes and goes as packets, so that nobody executes or fetches anything in the
+     * other's memory (engine/paths/by_packets.c). 0: it need not. */
+    uint8_t by_packets;
     bool settle_due;      /* peers may still act by the previous direct record (mapping_settle_qp()) */
     struct list exposing; /* in the list of QPs with exposed buffers; under the lock in exposed.c */
     /* Extended posting, under post_lock: */
@@ -120,6 +120,13 @@ struct qp {
     int build_error; /* the first error of the batch, which wr_complete returns */
     struct send_wqe *build_wqe;
     bool build_needs_address; /* UD and XRC: the WR has no address yet */
+};
+
+enum qp_by_packets {
+    QP_CAPTURED = 1,   /* its packets are recorded (engine/core/capture.c) */
+    QP_LOSES = 2,      /* injected faults of packets are loaded for it */
+    QP_PEER_LOSES = 4, /* they are for its peer on this host, which says so with each packet (PACKET_LOSSY) */
+    QP_RECOVERS = 8,   /* they were; requests that were sent meanwhile are not complete yet */
 };
 
 /* The engine's state of the QP: qp_ports.private_size bytes. */

@@ -501,7 +501,7 @@ void qp_take_arrived(struct qp *qp)
     lock_acquire(&qp->lock);
     qpn = qp->ibv.qp_num;
     dest_qpn = qp->record->attributes.dest_qpn;
-    by_network = !qp->transport.link.reliable;
+    by_network = !qp->transport.link.local;
     receives = is_connected(qp->record) && (by_network || qp->record->attributes.path.destination_ifindex) &&
                qp_state(qp) >= IBV_QPS_RTR && qp_state(qp) != IBV_QPS_ERR;
     lock_release(&qp->lock);
