@@ -209,7 +209,10 @@ struct qp_record {
     struct provenance_record provenance;
     struct fault_record fault;
     struct failure_record failure;
-    uint32_t unseen;                        /* watched: enum unseen */
+    uint32_t unseen; /* watched: enum unseen */
+    /* Injected faults: completions that are made to come late, and are not there yet; requests that get none if they
+     * succeed. */
+    uint32_t held_completions, withheld_completions;
     struct drop_record drops[DROP_REASONS]; /* UD, RAW_PACKET; enum drop_reason */
     struct traffic_record traffic cache_aligned;
 } cache_aligned;

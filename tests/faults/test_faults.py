@@ -148,6 +148,18 @@ def test_a_completion_that_never_comes():
     assert "wr_id 3" in one_line(told, "gets no completion"), told
 
 
+def test_a_completion_that_comes_late_keeps_its_place():
+    everyone = {i: OK for i in range(1, 6)}
+    for opcode in "SEND", "RDMA_WRITE", "RDMA_READ", "ATOMIC":
+        near, far, states, events, told = pair(opcode, f"completion=delayed time=20ms n=2 count=2 opcode={opcode}")
+        tap.equal((list(near), near, states), (list(everyone), everyone, ("RTS", "RTS")), opcode)
+        assert "gets its completion 20000 us later" in told, told
+    near, far, states, events, told = pair("SEND", "completion=delayed time=20ms side=receive n=2")
+    tap.equal((list(far), far, states), (list(everyone), everyone, ("RTS", "RTS")))
+    near, far, states, events, told = pair("SEND", "completion=delayed time=20ms n=2", "completion=LOC_QP_OP_ERR n=2")  # of the others
+    tap.equal((list(near), near), (list(everyone), {1: OK, 2: OK, 3: QP_OP, 4: FLUSHED, 5: FLUSHED}))
+
+
 def test_an_event_of_a_qp_has_the_state_that_belongs_to_it():
     flushed = {1: OK, 2: OK, 3: FLUSHED, 4: FLUSHED, 5: FLUSHED}
     for name, wanted in ("qp_fatal", [QP_FATAL]), ("cq_err", [CQ_ERR, QP_FATAL]):
@@ -446,6 +458,21 @@ def test_clear_brings_a_port_up():
         running.end()
 
 
+def test_a_completion_that_is_held_back_or_withheld_is_named():
+    for fault, key, words in (("completion=delayed time=5min", "held_completions", "held back by an injected fault"),
+                              ("completion=never", "withheld_completions", "without a completion (completion=never)")):
+        with Running() as running:
+            running.warm_up()
+            running.fault(fault)
+            running.process.stdin.write("write\n")
+            running.process.stdin.flush()
+            while not running.qp()[key]:  # it is posted
+                pass
+            tap.equal((running.qp()[key], running.qp()["outstanding_sends"]), (1, 0), fault)
+            why = subprocess.run([SOFTHCA, "why", running.pid], env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+            assert words in why.stdout, (fault, why)
+
+
 # On one host the QP leaves direct execution, at both ends, and the machine of a lossy link makes good what is lost.
 REQUESTS = "write", "send", "read", "atomic"
 ON_HOST = PATH != "wire"
@@ -477,7 +504,7 @@ def test_when_nothing_of_a_running_process_arrives_the_retries_end():
 
 
 def test_what_comes_twice_or_broken_is_executed_once():
-    for fault in "packet=duplicate count=all", "packet=corrupt of=requests every=2", "packet=delay time=3ms every=2", "packet=mark count=all":
+    for fault in "packet=duplicate count=all", "packet=corrupt percent=30 seed=3", "packet=delay time=3ms every=2", "packet=mark count=all":
         with Running() as running:
             running.warm_up()
             running.fault(fault)
@@ -569,7 +596,7 @@ def test_what_cannot_be_meant_is_refused_before_the_program_runs():
     for fault, part in (("call=ibv_regmr errno=ENOMEM", "the nearest is 'ibv_reg_mr'"),
                         ("completion=RNR_RETRY_EXC_ERR opcode=RDMA_READ", "cannot end with RNR_RETRY_EXC_ERR"),
                         ("completion=REM_OP_ERR", "side=receive at the peer"),
-                        ("completion=RETRY_EXC_ERR side=receive", "no receive can end"), ("event=qp_fatal at=ibv_reg_mr", "happens to a QP"), ("packet=drop of=request", "nearest is 'requests'"), ("event=qp_fatl", "nearest is 'qp_fatal'"), ("cm=REJECTED reason=stale_conection", "nearest is 'STALE_CONNECTION'"), ("packet=delay", "needs 'time', as 'time=5ms'"), ("packet=delay time=5", "not a time"),
+                        ("completion=RETRY_EXC_ERR side=receive", "no receive can end"), ("event=qp_fatal at=ibv_reg_mr", "happens to a QP"), ("packet=drop of=request", "nearest is 'requests'"), ("event=qp_fatl", "nearest is 'qp_fatal'"), ("cm=REJECTED reason=stale_conection", "nearest is 'STALE_CONNECTION'"), ("packet=delay", "needs 'time', as 'time=5ms'"), ("completion=delayed", "needs 'time', as 'time=5ms'"), ("completion=never time=1s", "'time' has no meaning with 'completion=never'"), ("packet=delay time=5", "not a time"),
                         ("packet=drop by=3", "'by' has no meaning with 'packet=drop'"), ("packet=rate limit=10Mbit n=3", "'n' has no meaning"), ("@/none", "cannot read /none")):
         code, lines, told = run("calls", faults=[fault])
         tap.equal((code, lines), (125, []), fault)

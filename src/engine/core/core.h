@@ -133,12 +133,15 @@ void timers_after_fork_in_child(void);
 void timers_set_qp(struct qp *qp, ns_t delay);
 void timers_set_moderation(struct cq *cq, ns_t delay);
 void timers_cancel_moderation(struct cq *cq);
-/* The helper thread calls cm_agent_due(), gsi_due(), hangs_look(), held_packets_due() or ports_due() at that time. */
+/* The helper thread calls cm_agent_due(), gsi_due(), hangs_look(), held_packets_due(), ports_due() or late_due() at that
+ * time. */
 void timers_set_cm_agent(ns_t at);
 void timers_set_gsi(ns_t at);
 void timers_set_hangs(ns_t at);
 void timers_set_packets(ns_t at);
 void timers_set_ports(ns_t at);
+/* At that time at the latest. */
+void timers_lower_completions(ns_t at);
 /* The timerfd is readable: fires the timers that are due. Helper thread. */
 void timers_run(void);
 /* Is a timer of a QP or CQ armed? timers_run_due() fires those that are due. Any thread, no lock held. */

@@ -16,6 +16,7 @@
 #include "engine/core/core.h"
 #include "engine/core/route.h"
 #include "engine/paths/paths.h"
+#include "object/qp/late.h"
 
 /* Leaf. Guards the heap and what the timerfd is set to. */
 static struct lock timers_lock = LOCK_INIT;
@@ -26,7 +27,7 @@ static ns_t timer_fd_at = NS_NEVER;
 static _Atomic uint32_t moderation_firing;
 static _Atomic ns_t next_deadline = NS_NEVER; /* earliest of both heaps; written under timers_lock */
 /* What the helper thread alone fires, not application threads: long timeouts, and packets that a user has held. */
-enum late { LATE_CM_AGENT, LATE_GSI, LATE_HANGS, LATE_PACKETS, LATE_PORTS, LATES };
+enum late { LATE_CM_AGENT, LATE_GSI, LATE_HANGS, LATE_PACKETS, LATE_PORTS, LATE_COMPLETIONS, LATES };
 static ns_t late_at[LATES] /* under timers_lock */ = {[0 ... LATES - 1] = NS_NEVER};
 
 int timers_fd(void)
@@ -168,6 +169,14 @@ void timers_set_ports(ns_t at)
     set_late(LATE_PORTS, at);
 }
 
+void timers_lower_completions(ns_t at)
+{
+    lock_acquire(&timers_lock);
+    late_at[LATE_COMPLETIONS] = min_of(late_at[LATE_COMPLETIONS], at);
+    program();
+    lock_release(&timers_lock);
+}
+
 /* timers_lock held. */
 static bool take_late(enum late which, ns_t now)
 {
@@ -244,7 +253,7 @@ void timers_run(void)
 {
     uint64_t expirations;
     ns_t now = sys_now();
-    bool cm_agent, gsi, hangs, packets, ports;
+    bool cm_agent, gsi, hangs, packets, ports, completions;
 
     if (read(timer_fd, &expirations, sizeof(expirations)) < 0 && errno != EAGAIN)
         log_error("timer: read from timerfd: %s", strerror(errno));
@@ -255,6 +264,7 @@ void timers_run(void)
     hangs = take_late(LATE_HANGS, now);
     packets = take_late(LATE_PACKETS, now);
     ports = take_late(LATE_PORTS, now);
+    completions = take_late(LATE_COMPLETIONS, now);
     program();
     lock_release(&timers_lock);
     timers_run_due();
@@ -268,4 +278,6 @@ void timers_run(void)
         held_packets_due();
     if (ports)
         ports_due();
+    if (completions)
+        late_due();
 }

@@ -66,7 +66,8 @@ struct qp {
     uint64_t hash_fields;
     uint8_t hash_key[40];
     uint32_t flows;   /* flow rules that steer to the QP */
-    uint32_t counted; /* operations that have a completion counter (comp_cntr.h), by bit */
+    uint32_t counted; /* operations that have a completion counter (comp_cntr.h), by bit; QP_LATE (late.h) */
+    struct late_completions *late; /* NULL: no completion is made to come late */
     struct comp_cntr *comp_cntrs[COUNTED_OPERATIONS];
     /* A delegate (xrc/delegate.c) executes requests for an XRC_RECV QP of another process, and has its QPN: */
     struct link *origin; /* to the process with that QP; NULL: not a delegate */
