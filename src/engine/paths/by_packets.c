@@ -114,7 +114,9 @@ bool by_packets_is_word(struct qp *qp, const struct packet *packet)
 {
     const uint32_t word = PACKET_DROPPED | PACKET_LOSSY;
 
-    if (!is_connected(qp->record) || !qp->transport.link.local || qp->origin)
+    /* Packets of another connection are nobody's (transport/receive.c). */
+    if (!is_connected(qp->record) || !qp->transport.link.local || qp->origin ||
+        packet->src_qpn != qp->record->attributes.dest_qpn)
         return false;
     if ((packet->flags & word) == word) {
         take_word(qp, packet);
