@@ -24,6 +24,9 @@ static void describe_repairs(struct out *out, const struct qp_record *qp, bool f
         {"probes", "probes for a missing acknowledgement", sender->probes_sent, true},
         {"congestion_notifications", "CNPs received", sender->congestions, false},
         {"duplicates", "duplicate requests", responder->duplicates, false},
+        {"held_completions", "completions held back by an injected fault", qp->held_completions, false},
+        {"withheld_completions", "requests that an injected fault leaves without a completion",
+         qp->withheld_completions, false},
         /* Of datagrams describe_drops() has the reasons. */
         {"drops", qp->type == IBV_QPT_UD ? NULL : "requests dropped", responder->drops, false},
     };

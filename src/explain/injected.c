@@ -52,10 +52,14 @@ static void add_what(struct words *words, const struct inject_strike *strike)
         words_add(words, "%s %u, wr_id ", rule->side == INJECT_RECEIVE ? "receive" : "work request",
                   strike->match);
         words_add_one_wr_id(words, strike->wr_id);
-        words_add(words, " of QP 0x%06x, %s", strike->qpn,
-                  rule->what == OUTCOME_NEVER ? "gets no completion if it succeeds" : "ends with ");
-        if (rule->what != OUTCOME_NEVER)
-            words_add(words, "%s", inject_outcome_names[rule->what]);
+        words_add(words, " of QP 0x%06x, ", strike->qpn);
+        if (rule->what == OUTCOME_NEVER)
+            words_add(words, "gets no completion if it succeeds");
+        else if (rule->what == OUTCOME_DELAYED)
+            words_add(words, "gets its completion %llu us later, as those behind it",
+                      (unsigned long long)(rule->time / 1000));
+        else
+            words_add(words, "ends with %s", inject_outcome_names[rule->what]);
         return;
     case INJECT_PACKET:
         words_add(words, "%s packet %u, PSN 0x%06x of QP 0x%06x", inject_packet_names[rule->what],

@@ -159,6 +159,10 @@ const char *name_path_why(uint32_t why)
         [PATH_WHY_REFUSED] =
             "the kernel refuses process_vm_writev and process_vm_readv since the connection was made "
             "(a seccomp filter)",
+        [PATH_WHY_CAPTURE] = "softhca capture records each request as packets",
+        [PATH_WHY_FAULTS] = "injected faults of packets are loaded, so each request goes as packets",
+        [PATH_WHY_PEER_FAULTS] =
+            "injected faults lose packets of the peer, or did so before, so each request goes as packets",
     };
 
     return why < array_size(names) ? names[why] : NULL;

@@ -77,6 +77,27 @@ static bool has_failed(const struct qp_record *qp)
     return qp->fault.ns && !fault_is_wanted(&qp->fault);
 }
 
+/* An injected fault keeps completions of the QP from the program. */
+static bool explain_missing_completions(const struct view *view, struct out *out, const struct object *qp)
+{
+    const uint32_t held = qp->qp.held_completions, withheld = qp->qp.withheld_completions;
+    struct words cause = {.length = 0};
+
+    if (!held && !withheld)
+        return false;
+    words_add(&cause, "%s: ", object_label(view, qp).text);
+    if (held)
+        words_add(&cause, "%u completion%s held back by an injected fault (completion=delayed)", held,
+                  held == 1 ? " is" : "s are");
+    if (withheld)
+        words_add(&cause, "%san injected fault leaves %u request%s without a completion (completion=never)",
+                  held ? ", and " : "", withheld, withheld == 1 ? "" : "s");
+    explanation_begin(view, out, "missing_completions", cause.text);
+    object_describe(view, out, "object", 1, qp, 4);
+    explanation_end(out);
+    return true;
+}
+
 static bool look_for_trouble(const struct view *view, const struct object *object, void *argument)
 {
     struct stuck *stuck = argument;
@@ -101,6 +122,8 @@ static bool look_for_trouble(const struct view *view, const struct object *objec
         explanation_end(stuck->out);
         stuck->found++;
     }
+    if (object->kind == OBJECT_QP && !view->header.watched)
+        stuck->found += explain_missing_completions(view, stuck->out, object);
     if (object->kind == OBJECT_QP)
         stuck->found += explain_drops_of(view, stuck->out, object);
     /* Of a stopped peer the outstanding sends tell already. */

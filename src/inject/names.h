@@ -71,7 +71,8 @@ enum inject_outcome {
     OUTCOME_REM_OP_ERR,
     OUTCOME_RETRY_EXC_ERR,
     OUTCOME_RNR_RETRY_EXC_ERR,
-    OUTCOME_NEVER, /* none, of a request that succeeds */
+    OUTCOME_DELAYED, /* as it would be, after a time */
+    OUTCOME_NEVER,   /* none, of a request that succeeds */
     INJECT_OUTCOMES
 };
 

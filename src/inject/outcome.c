@@ -25,6 +25,7 @@ const char *const inject_outcome_names[INJECT_OUTCOMES] = {
     [OUTCOME_REM_OP_ERR] = "REM_OP_ERR",
     [OUTCOME_RETRY_EXC_ERR] = "RETRY_EXC_ERR",
     [OUTCOME_RNR_RETRY_EXC_ERR] = "RNR_RETRY_EXC_ERR",
+    [OUTCOME_DELAYED] = "delayed",
     [OUTCOME_NEVER] = "never",
 };
 
@@ -45,5 +46,6 @@ const struct inject_outcome_row inject_outcomes_table[INJECT_OUTCOMES] = {
     [OUTCOME_RETRY_EXC_ERR] = {VERDICT_RETRY_EXCEEDED, ON_THE_WIRE, false, true, NULL},
     [OUTCOME_RNR_RETRY_EXC_ERR] = {VERDICT_RNR_RETRY_EXCEEDED, SENDS | BIT(IBV_WR_RDMA_WRITE_WITH_IMM), false,
                                    true, NULL},
+    [OUTCOME_DELAYED] = {VERDICT_OK, ON_THE_WIRE | LOCALS, true, false, NULL},
     [OUTCOME_NEVER] = {VERDICT_OK, ON_THE_WIRE | LOCALS, false, false, NULL},
 };

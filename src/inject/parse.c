@@ -67,7 +67,7 @@ static const uint32_t key_kinds[KEYS] = {
     [KEY_SIDE] = OF(INJECT_COMPLETION) | OF(INJECT_CM),
     [KEY_AT] = OF(INJECT_EVENT) | OF(INJECT_CM),
     [KEY_OF] = OF(INJECT_PACKET),
-    [KEY_TIME] = OF(INJECT_PACKET) | OF(INJECT_EVENT) | OF(INJECT_CM),
+    [KEY_TIME] = OF(INJECT_COMPLETION) | OF(INJECT_PACKET) | OF(INJECT_EVENT) | OF(INJECT_CM),
     [KEY_BY] = OF(INJECT_PACKET),
     [KEY_LIMIT] = OF(INJECT_PACKET),
     [KEY_REASON] = OF(INJECT_CM),
@@ -377,6 +377,12 @@ static bool has(const struct parser *parser, enum key key)
     return parser->seen >> key & 1;
 }
 
+/* A key that has no use. */
+static bool check_without(const struct parser *parser, enum key key, const char *kind, const char *name)
+{
+    return !has(parser, key) || fail(parser, "'%s' has no meaning with '%s=%s'", key_names[key], kind, name);
+}
+
 /* Only what can arise (outcome.c). */
 static bool check_completion(const struct parser *parser)
 {
@@ -384,6 +390,10 @@ static bool check_completion(const struct parser *parser)
     const struct inject_outcome_row *row = &inject_outcomes_table[rule->what];
     const char *name = inject_outcome_names[rule->what];
 
+    if (rule->what == OUTCOME_DELAYED && !has(parser, KEY_TIME))
+        return fail(parser, "'completion=delayed' needs 'time', as 'time=5ms'");
+    if (rule->what != OUTCOME_DELAYED && !check_without(parser, KEY_TIME, "completion", name))
+        return false;
     if (rule->side == INJECT_RECEIVE) {
         if (rule->opcodes)
             return fail(parser, "'opcode' has no meaning with 'side=receive': a receive takes what comes");
@@ -420,12 +430,6 @@ static bool check_event(const struct parser *parser)
         return fail(parser, "'event=%s' happens to a QP, and %s has none", name, inject_call_names[rule->at]);
     return !rule->qp || is_for_qp((enum inject_call)rule->at) ||
            fail(parser, "'qp' has no meaning at %s", inject_call_names[rule->at]);
-}
-
-/* A key that has no use. */
-static bool check_without(const struct parser *parser, enum key key, const char *kind, const char *name)
-{
-    return !has(parser, key) || fail(parser, "'%s' has no meaning with '%s=%s'", key_names[key], kind, name);
 }
 
 /* A key that the packet fault needs, or has no use for. */

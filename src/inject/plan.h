@@ -17,7 +17,6 @@ struct inject_fault {
 
 struct inject_plan {
     uint32_t count, kinds; /* kinds: by bit of enum inject_kind */
-    uint32_t mentioned;    /* kinds, also of rules for other processes */
     struct inject_fault *faults[INJECT_RULES_MAX];
 };
 
@@ -35,14 +34,6 @@ static inline bool inject_has(enum inject_kind kind)
     const struct inject_plan *plan = inject_loaded();
 
     return plan && plan->kinds >> kind & 1;
-}
-
-/* Is there a rule of the kind, for whichever process? */
-static inline bool inject_mentions(enum inject_kind kind)
-{
-    const struct inject_plan *plan = inject_loaded();
-
-    return plan && plan->mentioned >> kind & 1;
 }
 
 static inline bool inject_is_for_device(const struct inject_rule *rule, const char *device)

@@ -65,6 +65,8 @@ struct object_ports {
     /* The CQ is being destroyed: when this returns, no cq_moderation_due() for it is running or follows. No
      * lock held. */
     void (*moderation_cancel)(struct cq *cq);
+    /* Calls late_due() at that time, or earlier, without locks. Called with a QP's lock held. */
+    void (*late_at)(ns_t at);
     /* Waits until no peer executes a request by the key in this slot (OBJECT_MR), or as the requester of the QP
      * in this slot (OBJECT_QP). A peer that does not respond is given up, and may still store to mapped memory.
      * Returns whether a peer was given up. The caller has withdrawn the record, so that no new request begins. */

@@ -155,6 +155,10 @@ enum path_why {
     PATH_WHY_HIDDEN,    /* the peer does not show its segment */
     PATH_WHY_UNUSED,    /* no request accessed memory that the peer has made mappable */
     PATH_WHY_REFUSED,   /* the kernel has begun to refuse copies; large payload comes through a file */
+    /* Each request goes as packets (engine/paths/by_packets.c): */
+    PATH_WHY_CAPTURE,     /* softhca capture records them */
+    PATH_WHY_FAULTS,      /* injected faults of packets are loaded for the QP */
+    PATH_WHY_PEER_FAULTS, /* they are for its peer, or were for either, and what was lost is being sent again */
 };
 
 /* Written under the QP's lock. */

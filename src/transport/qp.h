@@ -208,7 +208,10 @@ struct qp_record {
     struct provenance_record provenance;
     struct fault_record fault;
     struct failure_record failure;
-    uint32_t unseen;                        /* watched: enum unseen */
+    uint32_t unseen; /* watched: enum unseen */
+    /* Injected faults: completions that are made to come late, and are not there yet; requests that get none if they
+     * succeed. */
+    uint32_t held_completions, withheld_completions;
     struct drop_record drops[DROP_REASONS]; /* UD, RAW_PACKET; enum drop_reason */
 } cache_aligned;
 _Static_assert(offsetof(struct qp_record, sender.next_psn) == CACHE_LINE,
@@ -271,7 +274,10 @@ struct link_properties {
     uint32_t read_reference_from;
     /* Upper bound of the congestion window, in packets; 0: WINDOW_DEFAULT. Links that may lose packets. */
     uint16_t window;
-    bool reliable;       /* loses nothing: no ACK timer until sender_peer_silent() */
+    /* Loses nothing: no ACK timer until sender_peer_silent(). A local link may begin and end to lose packets
+     * (sender_expect_losses()). */
+    bool reliable;
+    bool local;          /* between processes of a host: packets have src_qpn and enum packet_hints */
     bool piggyback_acks; /* carries PACKET_HAS_ACK */
     bool deposits;       /* ports->direct->peek_remote_receive() is called */
     /* Only WRITE is offered to map(): max_rd_atomic exceeds what the peer granted, which its responder checks. */
@@ -385,6 +391,7 @@ struct transport_qp {
     /* Deposit is possible for the request begun last: its receive is known, and no packet of it is a repetition (a
      * repeated packet may have been received before, and the receive be the program's again). */
     bool deposits;
+    bool holds; /* no request is begun until those before it are complete (sender_end_losses()) */
 };
 
 static inline struct send_wqe *send_wqe_at(const struct transport_qp *qp, uint32_t counter)
@@ -396,6 +403,11 @@ static inline struct send_wqe *send_wqe_at(const struct transport_qp *qp, uint32
 
 /* RTR -> RTS: the first PSN is attributes.sq_psn. */
 void sender_start(struct transport_qp *qp);
+/* The reliable QP has lost nothing so far, and its link may lose packets from now on: clears link.reliable. */
+void sender_expect_losses(struct transport_qp *qp);
+/* The link loses nothing any more. True: link.reliable is set. False: what is outstanding may be lost, so no request is
+ * begun, and the owner calls again when packets have arrived. */
+bool sender_end_losses(struct transport_qp *qp);
 /* Transmits what may be transmitted: after posting, after space on the link, after SQD -> RTS. */
 void sender_run(struct transport_qp *qp);
 /* The QP's timer has expired. */

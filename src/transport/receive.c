@@ -42,7 +42,7 @@ static bool receive_connected(struct transport_qp *qp, const struct packet *pack
     const struct qp_record *record = qp->record;
     uint8_t service = service_of(record);
 
-    if (qp->link.reliable && unlikely(packet->src_qpn != record->attributes.dest_qpn))
+    if (qp->link.local && unlikely(packet->src_qpn != record->attributes.dest_qpn))
         return false; /* of another connection */
     if (packet->flags & PACKET_HAS_ACK) {
         sender_piggybacked(qp, packet->ack_psn);

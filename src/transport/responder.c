@@ -249,7 +249,7 @@ static inline bool measure(struct request *request)
  * is no longer than the smaller one. */
 static inline bool is_segmented_wrong(const struct request *request)
 {
-    if (likely(request->qp->link.reliable)) {
+    if (likely(request->qp->link.local)) {
         uint32_t limit = responder_common_mtu(request->qp, request->packet);
 
         return unlikely(limit != UINT32_MAX) &&

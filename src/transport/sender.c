@@ -601,6 +601,16 @@ static void run(struct transport_qp *qp, uint32_t limit)
     }
 }
 
+/* sender_end_losses() */
+static cold_path void run_held(struct transport_qp *qp)
+{
+    struct sender *sender = &qp->record->sender;
+
+    run(qp, sender->begun);
+    if (sender->waiting == SENDER_RUNS && sender->next == sender->begun)
+        sender->waiting = SENDER_WAITS_FOR_LINK;
+}
+
 static void run_up_to(struct transport_qp *qp, uint32_t limit)
 {
     uint8_t waiting = qp->record->sender.waiting;
@@ -609,6 +619,8 @@ static void run_up_to(struct transport_qp *qp, uint32_t limit)
         return;
     if (unlikely(!is_connected(qp->record)))
         ud_send_run(qp, limit);
+    else if (unlikely(qp->holds))
+        run_held(qp);
     else
         run(qp, limit);
 }

@@ -35,6 +35,36 @@ static void stop_timer(struct transport_qp *qp)
     sender->timeout_left = 0;
 }
 
+/* What is outstanding was sent without a window and without parts of READs: all of it counts as sent, and each READ or
+ * atomic as one request. */
+void sender_expect_losses(struct transport_qp *qp)
+{
+    struct sender *sender = &qp->record->sender;
+
+    qp->link.reliable = false;
+    window_start(qp);
+    sender->sent_psn = sender->next_psn;
+    sender->rd_atomic_packets = (uint16_t)sender->rd_atomic_wqes;
+    sender->timeouts = sender->probes = 0;
+    if (!sender_is_drained(qp) && sender->waiting != SENDER_WAITS_FOR_RNR_TIMER)
+        sender_arm(qp);
+}
+
+bool sender_end_losses(struct transport_qp *qp)
+{
+    struct sender *sender = &qp->record->sender;
+
+    qp->holds = !sender_is_drained(qp);
+    if (qp->holds)
+        return false;
+    stop_timer(qp);
+    sender->probing = 0;
+    sender->probe_runs = sender->rtt_runs = false;
+    sender->waiting = SENDER_RUNS;
+    qp->link.reliable = true;
+    return true;
+}
+
 /* Are there unacknowledged requests by reference? Forgets it. */
 static bool clear_exposed(struct transport_qp *qp)
 {

@@ -21,7 +21,10 @@ enum packet_flags {
     PACKET_BY_REFERENCE = 8,
     PACKET_DROPPED = 16, /* local: drop notice, no packet: the receiver dropped packet `psn` of dest_qpn */
     PACKET_FROM_NETWORK = 32, /* local, to QP1: forwarded by the owner of UDP port 4791, with grh */
-    PACKET_FRAME = 64,        /* local: an Ethernet frame of a RAW_PACKET QP in the payload; dest_qpn is 0 */
+    /* local, to a connected QP: its sender may lose packets, because the user asks for it (docs/design/faults.md). With
+     * PACKET_DROPPED it is a word about a packet (enum lossy_word). */
+    PACKET_LOSSY = PACKET_FROM_NETWORK,
+    PACKET_FRAME = 64, /* local: an Ethernet frame of a RAW_PACKET QP in the payload; dest_qpn is 0 */
     /* local, XRC: between the process with the QP and the one with the SRQ, in either direction
      * (engine/xrc/relay.c). */
     PACKET_RELAYED = 128,
@@ -40,6 +43,14 @@ enum packet_hints {
     /* A READ, atomic or FLUSH request that directly follows another one. From the network: a packet of the same
      * datagram as the one before. */
     PACKET_TOGETHER = 16,
+};
+
+/* In `syndrome`, with PACKET_LOSSY | PACKET_DROPPED. */
+enum lossy_word {
+    LOSSY_LOST = 1, /* packet `psn` does not come, or comes later */
+    LOSSY_BROKEN,   /* it would have arrived with a wrong ICRC */
+    LOSSY_MARKED,   /* it comes next, as a router has marked it (ECN); msn 1: it is a READ response */
+    LOSSY_CNP,      /* congestion notification: the answer to a marked packet */
 };
 
 /* Global route header of UD packets; GIDs in network byte order. */

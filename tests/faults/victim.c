@@ -10,8 +10,8 @@
  *        victim marks COMMAND             five WRITEs of 1 KiB to itself, its process id, and what COMMAND says
  *        victim port OPCODE [back] [same] the peer's port goes down at its 9th receive, up at its 10th if it comes back:
  *                                         statuses, states, events, and whether the last request reached memory
- *        victim obey [same]               its process id, then what each word on stdin makes it do: write, send (ibv_wr_*),
- *                                         register, port
+ *        victim obey [same]               its process id and the peer's, then what each word on stdin makes it do: write,
+ *                                         read, atomic, send (ibv_wr_*), register, port, burst (of WRITEs), sum (of atomics so far)
  *        victim pair OPCODE [same]        five requests to a peer in a child, or in this process: statuses, states, events
  */
 #include <errno.h>
@@ -28,6 +28,8 @@
 #define REQUESTS 5u
 #define RECEIVES 8u
 #define LENGTH   64u
+#define SUM      1024u /* in the buffer: what atomics add to */
+#define BURST    8u
 #define ALL                                                                                                  \
     (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
 
@@ -218,7 +220,8 @@ static int post_request(struct end *end, const struct card *peer, enum ibv_wr_op
 
     if (opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
         sge.length = 8;
-        wr.wr.atomic.remote_addr = peer->address;
+        wr.wr.atomic.remote_addr = peer->address + SUM;
+        wr.wr.atomic.compare_add = 1;
         wr.wr.atomic.rkey = peer->rkey;
     } else {
         wr.wr.rdma.remote_addr = peer->address + 4096;
@@ -535,6 +538,28 @@ static void posts(bool extended)
     say("end");
 }
 
+static enum ibv_wr_opcode opcode_of(const char *word)
+{
+    if (strcmp(word, "read") == 0)
+        return IBV_WR_RDMA_READ;
+    if (strcmp(word, "atomic") == 0 || strcmp(word, "sum") == 0)
+        return IBV_WR_ATOMIC_FETCH_AND_ADD;
+    REQUIRE(strcmp(word, "write") == 0);
+    return IBV_WR_RDMA_WRITE;
+}
+
+/* Posted before any of them is complete; the completion of the last one. */
+static struct ibv_wc burst(struct end *end, const struct card *peer, unsigned wr_id)
+{
+    struct ibv_wc wc = {.status = IBV_WC_SUCCESS};
+
+    for (unsigned i = 0; i < BURST; i++)
+        request(end, peer, IBV_WR_RDMA_WRITE, wr_id);
+    for (unsigned i = 0; i < BURST && wc.status == IBV_WC_SUCCESS; i++)
+        wc = wait_for_completion(end->cq);
+    return wc;
+}
+
 static void obey_words(bool same)
 {
     struct obeyed obeyed;
@@ -542,24 +567,29 @@ static void obey_words(bool same)
     char word[100];
 
     obeyed_open(&obeyed, same, true, 12);
-    say("pid %d", (int)getpid());
+    say("pid %d far %d", (int)getpid(), same ? (int)getpid() : (int)obeyed.child);
     for (unsigned i = 1; scanf("%99s", word) == 1; i++) {
         struct ibv_mr *mr;
         struct ibv_wc wc;
         int error = 0;
 
-        if (strcmp(word, "write") == 0 || strcmp(word, "send") == 0) {
-            error = word[0] == 'w' ? post_request(end, &obeyed.peer, IBV_WR_RDMA_WRITE, i)
-                                   : post_extended(end, i);
+        if (strcmp(word, "register") == 0) {
+            mr = ibv_reg_mr(end->node.pd, end->node.buffer, 4096, 0);
+            error = mr ? 0 : errno;
+        } else if (strcmp(word, "port") == 0) {
+            tell_port(end);
+        } else if (strcmp(word, "burst") == 0) {
+            wc = burst(end, &obeyed.peer, i);
+            tell_completion(end, &wc);
+        } else {
+            error = strcmp(word, "send") == 0 ? post_extended(end, i)
+                                              : post_request(end, &obeyed.peer, opcode_of(word), i);
             if (!error) {
                 wc = wait_for_completion(end->cq);
                 tell_completion(end, &wc);
             }
-        } else if (strcmp(word, "register") == 0) {
-            mr = ibv_reg_mr(end->node.pd, end->node.buffer, 4096, 0);
-            error = mr ? 0 : errno;
-        } else {
-            tell_port(end);
+            if (strcmp(word, "sum") == 0)
+                say("near sum %llu", *(unsigned long long *)(void *)end->node.buffer);
         }
         tell_result(word, i, error);
     }

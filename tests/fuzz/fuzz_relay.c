@@ -209,7 +209,7 @@ static bool by_network;
 static void connect_link(struct qp *connected)
 {
     connected->transport.link.mtu = MTU;
-    connected->transport.link.reliable = !by_network;
+    connected->transport.link.reliable = connected->transport.link.local = !by_network;
     connected->transport.link.reference_from = connected->transport.link.read_reference_from = UINT32_MAX;
 }
 

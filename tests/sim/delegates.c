@@ -303,7 +303,8 @@ struct sim_qp *sim_delegate(struct sim_qp *qp, uint32_t srqn)
     there->transport.link = (struct link_properties){.mtu = qp->transport.link.mtu,
                                                      .reference_from = UINT32_MAX,
                                                      .read_reference_from = UINT32_MAX,
-                                                     .reliable = true};
+                                                     .reliable = true,
+                                                     .local = true};
     there->record.attributes.dest_qpn = qp->record.qpn;
     there->record.responder.established = true;
     sim_set_state(there, IBV_QPS_RTS);

@@ -8,7 +8,7 @@
 
 const struct sim_link sim_ring = {
     .name = "ring",
-    .properties = {.mtu = 8192, .reliable = true, .piggyback_acks = true},
+    .properties = {.mtu = 8192, .reliable = true, .local = true, .piggyback_acks = true},
     .capacity = 24,
     .delay = 200,
 };
@@ -19,6 +19,7 @@ const struct sim_link sim_ring_cma = {
                    .reference_from = 16 * 1024,
                    .read_reference_from = 16 * 1024,
                    .reliable = true,
+                   .local = true,
                    .piggyback_acks = true},
     .capacity = 24,
     .delay = 200,

@@ -55,6 +55,10 @@ static void moderation_timer(struct cq *cq, ns_t delay)
     port_calls.moderation_delay = delay;
 }
 
+static void late_at(ns_t at)
+{
+}
+
 static void moderation_cancel(struct cq *cq)
 {
     port_calls.moderation_cancel++;
@@ -98,6 +102,7 @@ static const struct object_ports ports = {
     .start_timers = start_timers,
     .moderation_timer = moderation_timer,
     .moderation_cancel = moderation_cancel,
+    .late_at = late_at,
     .settle = settle,
     .forget_orphans = forget_orphans,
     .explain = explain,

@@ -4,6 +4,7 @@
 #include "engine/core/arrivals.h"
 
 #include "engine/core/core.h"
+#include "engine/paths/paths.h"
 #include "object/device/device.h"
 #include "segment/drops.h"
 #include "wire/opcode.h"
@@ -50,13 +51,20 @@ cold_path void arrival_refused(struct qp *qp, const struct packet *packet)
         datagram_dropped(&qp->transport, packet, DROP_STATE, qp_state(qp), 0);
 }
 
-static cold_path bool receive_captured(struct qp *qp, const struct packet *packet)
+/* A QP whose requests go as packets, or is to be one (paths/by_packets.c). */
+static cold_path bool receive_recorded(struct qp *qp, const struct packet *packet)
 {
-    bool received;
+    bool captured, received;
 
-    capture_arriving(qp, packet);
+    if (by_packets_is_word(qp, packet))
+        return true;
+    captured = qp->by_packets & QP_CAPTURED;
+    if (captured)
+        capture_arriving(qp, packet);
     received = transport_receive(&qp->transport, packet);
-    capture_arrived(qp, packet);
+    if (captured)
+        capture_arrived(qp, packet);
+    by_packets_received(qp);
     return received;
 }
 
@@ -66,8 +74,9 @@ enum arrival_result arrival_receive(struct qp *qp, const struct packet *packet, 
     const struct sender *sender = &qp->record->sender;
     bool ack_waits = false;
 
-    if (unlikely(!(unlikely(qp->by_packets) ? receive_captured(qp, packet)
-                                            : transport_receive(&qp->transport, packet))))
+    if (unlikely(!(unlikely(qp->by_packets | (packet->flags & PACKET_LOSSY))
+                       ? receive_recorded(qp, packet)
+                       : transport_receive(&qp->transport, packet))))
         return ARRIVAL_DROPPED;
     if (responder_owes(&qp->transport)) {
         ack_waits = responder_owes_only_ack(&qp->transport) && responder->acks_owed < ACKS_BEFORE_BATCH_END &&

@@ -15,7 +15,6 @@
 #include "engine/core/route.h"
 #include "engine/paths/paths.h"
 #include "object/device/device.h"
-#include "object/memory/mapping.h"
 #include "udp/udp.h"
 #include "wire/cm_mad.h"
 #include "wire/mad.h"
@@ -228,7 +227,7 @@ static void fill_link(const struct qp *qp, const struct packet *packet, struct c
     const struct link_properties *link = &qp->transport.link;
 
     record->mtu = path_mtu(qp);
-    if (!is_connected(qp->record) || !link->reliable)
+    if (!is_connected(qp->record) || !link->local)
         return;
     record->flags |= CAPTURE_BY_LINK;
     record->link_mtu = packet->flags & PACKET_BY_REFERENCE ? link->reference_mtu : link->mtu;
@@ -457,30 +456,13 @@ static bool may_be_captured(const struct qp *qp)
     return qp->record->type != IBV_QPT_RAW_PACKET && !qp->origin && !qp->handle && !qp->spreads_over;
 }
 
-void capture_choose(struct qp *qp)
+bool capture_wants(const struct qp *qp)
 {
     const struct capture *capture = atomic_load_explicit(&chosen, memory_order_acquire);
-    const bool wanted = capture && may_be_captured(qp) &&
-                        (wants_qpn(capture, qp->ibv.qp_num) ||
-                         (is_connected(qp->record) && wants_qpn(capture, qp->record->attributes.dest_qpn)));
 
-    qp->by_packets = wanted;
-}
-
-static void choose_anew(struct qp *qp, void *argument)
-{
-    lock_acquire(&qp->lock);
-    if (atomic_load_explicit(&qp->record->qpn, memory_order_relaxed)) {
-        capture_choose(qp);
-        route_path_changed(qp);
-        mapping_update_qp(qp);
-    }
-    lock_release(&qp->lock);
-}
-
-static void settle(struct qp *qp, void *argument)
-{
-    mapping_settle_qp(qp);
+    return capture && may_be_captured(qp) &&
+           (wants_qpn(capture, qp->ibv.qp_num) ||
+            (is_connected(qp->record) && wants_qpn(capture, qp->record->attributes.dest_qpn)));
 }
 
 static void choose_all_anew(struct capture *capture)
@@ -488,10 +470,7 @@ static void choose_all_anew(struct capture *capture)
     /* Release: who sees a capture here sees capture_attached. Who reads the old value holds the lock of a QP that is not
      * visited yet. */
     atomic_store_explicit(&chosen, capture, memory_order_release);
-    rundown_enter();
-    qp_for_each(choose_anew, NULL);
-    rundown_exit();
-    qp_for_each(settle, NULL); /* outside of rundown sections: it waits for peers, for a moment */
+    by_packets_choose_all();
 }
 
 /* ring_bytes: what the size of the file leaves. */

@@ -44,9 +44,8 @@ void capture_detach(void);
 /* SOFTHCA_CAPTURE names the socket of a tool that captures from the beginning: attaches to it. */
 void capture_start(void);
 void capture_after_fork_in_child(void);
-/* The QP has a path: captures it, or no longer. In a rundown section, QP lock held, before the path's properties are
- * set. */
-void capture_choose(struct qp *qp);
+/* Are the QP's packets to be recorded? QP lock held. */
+bool capture_wants(const struct qp *qp);
 
 /* --- packets of captured QPs: QP lock held, in a rundown section ----------------------------------------- */
 

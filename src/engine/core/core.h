@@ -134,10 +134,12 @@ void timers_set_qp(struct qp *qp, ns_t delay);
 void timers_set_moderation(struct cq *cq, ns_t delay);
 void timers_cancel_moderation(struct cq *cq);
 /* What the helper thread alone does when its time comes, not application threads: cm_agent_due(), gsi_due(),
- * hangs_look(), held_packets_due() and ports_due(). */
-enum late { LATE_CM_AGENT, LATE_GSI, LATE_HANGS, LATE_PACKETS, LATE_PORTS, LATES };
+ * hangs_look(), held_packets_due(), ports_due() and late_due(). */
+enum late { LATE_CM_AGENT, LATE_GSI, LATE_HANGS, LATE_PACKETS, LATE_PORTS, LATE_COMPLETIONS, LATES };
 /* Replaces the time set before. NS_NEVER: not at all. */
 void timers_set_late(enum late which, ns_t at);
+/* LATE_COMPLETIONS: at that time at the latest. */
+void timers_lower_completions(ns_t at);
 /* The timerfd is readable: fires the timers that are due. Helper thread. */
 void timers_run(void);
 /* Is a timer of a QP or CQ armed? timers_run_due() fires those that are due. Any thread, no lock held. */

@@ -40,6 +40,7 @@ static const struct object_ports ports = {
     .start_timers = helper_start,
     .moderation_timer = timers_set_moderation,
     .moderation_cancel = timers_cancel_moderation,
+    .late_at = timers_lower_completions,
     .settle = direct_settle,
     .forget_orphans = direct_forget_orphans,
     .evict_soon = direct_evict_soon,

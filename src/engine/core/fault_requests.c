@@ -11,7 +11,6 @@
 #include "base/memory_file.h"
 #include "engine/core/core.h"
 #include "engine/core/faults.h"
-#include "engine/paths/paths.h"
 #include "published/fault_request.h"
 
 /* The file may change at any time: a copy is checked and used. NULL: `why` says what is wrong. */
@@ -40,32 +39,6 @@ static struct fault_request *copy_request(int file, char *why, size_t size)
     return NULL;
 }
 
-static void count_by_lanes(struct qp *qp, void *argument)
-{
-    unsigned *count = argument;
-
-    lock_acquire(&qp->lock);
-    if (atomic_load_explicit(&qp->record->qpn, memory_order_relaxed) && is_connected(qp->record) &&
-        (qp_state(qp) == IBV_QPS_RTS || qp_state(qp) == IBV_QPS_RTR) && !route_of(qp)->by_network)
-        ++*count;
-    lock_release(&qp->lock);
-}
-
-/* A QP keeps its path, and so does a process: its peers look for it where it was when it started. */
-static void warn_of_lanes(char *answer, size_t size)
-{
-    unsigned count = 0;
-
-    if (!inject_has(INJECT_PACKET) || network_is_forced())
-        return;
-    qp_for_each(count_by_lanes, &count);
-    snprintf(answer, size,
-             "packets of this host go through shared memory in this process, where no fault of packets "
-             "strikes: %u "
-             "of its QPs are connected so; start both ends with SOFTHCA_PATH=wire, or with the fault\n",
-             count);
-}
-
 int faults_requested(int file, char *why, size_t size)
 {
     struct fault_request *request = copy_request(file, why, size);
@@ -79,8 +52,6 @@ int faults_requested(int file, char *why, size_t size)
         break;
     case FAULTS_ADD:
         result = faults_add(request->specs, why, size);
-        if (!result)
-            warn_of_lanes(request->answer, sizeof(request->answer));
         break;
     case FAULTS_CLEAR:
         faults_list(request->answer, sizeof(request->answer));

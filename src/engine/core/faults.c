@@ -13,6 +13,7 @@
 #include "engine/core/core.h"
 #include "engine/core/engine.h"
 #include "engine/core/explainer.h"
+#include "engine/paths/paths.h"
 #include "published/control_request.h"
 
 #define STRIKES      64u
@@ -87,13 +88,12 @@ static struct inject_plan *read_plan(const char *list)
             free(fault);
             break;
         }
-        plan->mentioned |= 1u << fault->rule.kind;
         if (inject_is_for_process(&fault->rule, exe, getpid()))
             add(plan, fault);
         else
             free(fault);
     }
-    if (plan && plan->mentioned)
+    if (plan && plan->count)
         return plan;
     free(plan);
     return NULL;
@@ -135,7 +135,6 @@ static int read_added(const char *list, struct inject_plan *plan, char *why, siz
             free(fault);
             break;
         }
-        plan->mentioned |= 1u << fault->rule.kind;
         add(plan, fault);
     }
     if (!wrong[0])
@@ -176,6 +175,8 @@ int faults_add(const char *list, char *why, size_t size)
     lock_release(&change_lock);
     if (error)
         free(plan);
+    else
+        by_packets_choose_all();
     return error;
 }
 
@@ -184,6 +185,7 @@ void faults_clear(void)
     lock_acquire(&change_lock);
     replace(NULL);
     lock_release(&change_lock);
+    by_packets_choose_all();
     engine_restore_ports();
     faults_tell();
 }

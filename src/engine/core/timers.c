@@ -16,6 +16,7 @@
 #include "engine/core/core.h"
 #include "engine/core/route.h"
 #include "engine/paths/paths.h"
+#include "object/qp/late.h"
 
 /* Leaf. Guards the heap and what the timerfd is set to. */
 static struct lock timers_lock = LOCK_INIT;
@@ -141,6 +142,14 @@ void timers_set_late(enum late which, ns_t at)
     lock_release(&timers_lock);
 }
 
+void timers_lower_completions(ns_t at)
+{
+    lock_acquire(&timers_lock);
+    late_at[LATE_COMPLETIONS] = min_of(late_at[LATE_COMPLETIONS], at);
+    program();
+    lock_release(&timers_lock);
+}
+
 static void fire_qp(struct qp *qp, ns_t now)
 {
     struct qp_kick kick;
@@ -232,4 +241,6 @@ void timers_run(void)
         held_packets_due();
     if (due[LATE_PORTS])
         ports_due();
+    if (due[LATE_COMPLETIONS])
+        late_due();
 }

@@ -8,6 +8,7 @@
 #include "engine/core/route.h"
 #include "engine/paths/paths.h"
 #include "object/device/device.h"
+#include "segment/segment.h"
 #include "udp/udp.h"
 #include "wire/opcode.h"
 
@@ -17,21 +18,33 @@
 #define NOTIFIED_FROM 16u
 #define HOPS          64 /* hop limit of a CNP */
 
+bool congestion_is_notified(const struct packet *packet)
+{
+    return packet->payload_length >= NOTIFIED_FROM;
+}
+
+static bool may_notify(struct qp *qp)
+{
+    ns_t now = sys_now();
+
+    if (now < route_of(qp)->notify_from)
+        return false;
+    route_of(qp)->notify_from = now + NOTIFY_EVERY;
+    return true;
+}
+
 void congestion_notify(struct qp *qp, const struct packet *packet, const struct udp_arrival *arrival)
 {
     const bool is_datagram = qp->record->type == IBV_QPT_UD;
     const uint32_t kind = opcode_table[packet->opcode].properties & (OPCODE_READ | OPCODE_REQUEST);
     struct udp_path path = {.hop_limit = HOPS};
-    ns_t now;
 
-    if (packet->payload_length < NOTIFIED_FROM)
+    if (!congestion_is_notified(packet))
         return;
     if (kind == OPCODE_READ)
         transport_response_congested(&qp->transport);
-    now = sys_now();
-    if (now < route_of(qp)->notify_from)
+    if (!may_notify(qp))
         return;
-    route_of(qp)->notify_from = now + NOTIFY_EVERY;
     memcpy(path.source, packet->grh.destination, sizeof(path.source));
     memcpy(path.destination, packet->grh.source, sizeof(path.destination));
     if (gid_is_link_local(path.destination))
@@ -39,4 +52,16 @@ void congestion_notify(struct qp *qp, const struct packet *packet, const struct 
     udp_notify(route_of(qp)->network_lane, &path,
                is_datagram ? packet->src_qpn : qp->record->attributes.dest_qpn);
     route_of(qp)->kick_network = true;
+}
+
+void congestion_notify_on_host(struct qp *qp, bool read_response)
+{
+    struct lane *lane = route_of(qp)->arrival_lane;
+
+    if (read_response)
+        transport_response_congested(&qp->transport);
+    if (!may_notify(qp))
+        return;
+    notice_send_word(qp, lane, psn_make(0), false, LOSSY_CNP);
+    atomic_fetch_add_explicit(&segment_header()->network.cnps_sent, 1, memory_order_relaxed);
 }

@@ -58,7 +58,8 @@ static int send_on_host(struct qp *qp, const struct packet *packet, const struct
             return -EAGAIN;
     }
     lane = link_lane(link, packet->src_qpn);
-    error = route_send_on(qp, lane, &out, gather, gather_count);
+    error = unlikely(qp->by_packets & QP_LOSES) ? packet_faults_send(qp, lane, &out, gather, gather_count)
+                                                : route_send_on(qp, lane, &out, gather, gather_count);
     if (!error) {
         /* qp_route.kick covers one lane, and datagrams take many: the others are rung at once. */
         if (lane == route_of(qp)->lane)

@@ -6,6 +6,7 @@
 
 #include "base/list.h"
 #include "base/lock.h"
+#include "base/rundown.h"
 #include "base/sys.h"
 #include "engine/core/core.h"
 #include "engine/core/route.h"
@@ -18,8 +19,10 @@
 
 struct held {
     struct list node;
-    const struct qp *qp; /* compared only */
-    struct udp_lane *lane;
+    const struct qp *qp;   /* compared only */
+    struct udp_lane *lane; /* to the network; NULL: to a process of this host, by that link: */
+    uint64_t link_serial;
+    uint32_t lane_qpn; /* for link_lane() */
     ns_t at;
     uint32_t later; /* packets of the QP that have to leave before, unless its time comes; 0: by time only */
     uint32_t length;
@@ -82,8 +85,9 @@ static void copy_payload(struct held *held, const struct iovec *gather, unsigned
     }
 }
 
-void held_packets_add(struct qp *qp, const struct udp_path *path, const struct packet *packet,
-                      const struct iovec *gather, unsigned gather_count, const struct packet_fate *fate)
+void held_packets_add(struct qp *qp, struct lane *lane, const struct udp_path *path,
+                      const struct packet *packet, const struct iovec *gather, unsigned gather_count,
+                      const struct packet_fate *fate)
 {
     struct held *held;
     size_t length = 0;
@@ -95,11 +99,15 @@ void held_packets_add(struct qp *qp, const struct udp_path *path, const struct p
     if (!held)
         return;
     *held = (struct held){.qp = qp,
-                          .lane = route_of(qp)->network_lane,
+                          .lane = lane ? NULL : route_of(qp)->network_lane,
+                          .link_serial = lane ? link_serial(lane_link(lane)) : 0,
+                          .lane_qpn = is_connected(qp->record) ? min_of(packet->src_qpn, packet->dest_qpn)
+                                                               : packet->src_qpn,
                           .at = sys_now() + fate->wait,
                           .later = fate->later,
-                          .path = *path,
                           .packet = *packet};
+    if (path)
+        held->path = *path;
     copy_payload(held, gather, gather_count);
     lock_acquire(&held_lock);
     room = has_room(held->length);
@@ -112,12 +120,24 @@ void held_packets_add(struct qp *qp, const struct udp_path *path, const struct p
         free(held);
 }
 
-/* A lane without space loses the packet, too. Frees it. */
+static void send_on_host(const struct held *held, const struct iovec *payload)
+{
+    struct link *link = local_link_of_serial(held->link_serial);
+    struct lane *lane = link ? link_lane(link, held->lane_qpn) : NULL;
+
+    if (lane && !lane_send(lane, &held->packet, payload, held->length ? 1 : 0))
+        lane_ring(lane);
+}
+
+/* A lane without space loses the packet, too. Frees it. In a rundown section. */
 static void send_now(struct held *held)
 {
     const struct iovec payload = {held->payload, held->length};
 
-    (void)udp_send(held->lane, &held->path, &held->packet, &payload, held->length ? 1 : 0);
+    if (held->lane)
+        (void)udp_send(held->lane, &held->path, &held->packet, &payload, held->length ? 1 : 0);
+    else
+        send_on_host(held, &payload);
     free(held);
 }
 
@@ -137,8 +157,8 @@ void held_packets_passed(struct qp *qp)
     }
     lock_release(&held_lock);
     while ((first = list_pop_front(&ready))) {
+        route_of(qp)->kick_network |= held_of(first)->lane != NULL;
         send_now(held_of(first));
-        route_of(qp)->kick_network = true;
     }
 }
 
@@ -171,10 +191,13 @@ void held_packets_due(void)
         take_out(held_of(held_packets.next), &due);
     set_timer();
     lock_release(&held_lock);
+    rundown_enter();
     while ((first = list_pop_front(&due))) {
-        lanes |= 1u << udp_lane_number(held_of(first)->lane);
+        if (held_of(first)->lane)
+            lanes |= 1u << udp_lane_number(held_of(first)->lane);
         send_now(held_of(first));
     }
+    rundown_exit();
     network_flush_lanes(lanes);
 }
 

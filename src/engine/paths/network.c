@@ -180,17 +180,6 @@ static int send_packet(struct qp *qp, const struct packet *packet, const struct 
 
 #define ECN_CE 3u /* of the traffic class: congestion experienced (RFC 3168) */
 
-static enum capture_fate captured_fate(const struct packet_fate *fate)
-{
-    if (fate->lost)
-        return CAPTURE_LOST;
-    if (fate->broken)
-        return CAPTURE_BROKEN;
-    if (fate->twice)
-        return CAPTURE_TWICE;
-    return fate->wait ? CAPTURE_HELD : fate->marked ? CAPTURE_MARKED : CAPTURE_PASSED;
-}
-
 /* As if the network had done it. */
 static cold_path int send_with_faults(struct qp *qp, const struct packet *packet, const struct iovec *gather,
                                       unsigned gather_count, struct udp_path *path)
@@ -199,22 +188,25 @@ static cold_path int send_with_faults(struct qp *qp, const struct packet *packet
     struct packet sent = *packet;
     int error;
 
-    if (!fate.lost && inject_has(INJECT_PACKET))
+    if (fate.lost)
+        route_of(qp)->fate = CAPTURE_LOST;
+    else if (inject_has(INJECT_PACKET))
         fate = packet_fault(qp, packet);
-    route_of(qp)->fate = (uint8_t)captured_fate(&fate);
     if (fate.broken)
         sent.flags |= PACKET_BAD_ICRC;
     if (fate.marked)
         path->traffic_class |= ECN_CE;
     if (fate.lost || fate.wait) {
         for (unsigned i = 0; !fate.lost && i <= fate.twice; i++)
-            held_packets_add(qp, path, &sent, gather, gather_count, &fate);
+            held_packets_add(qp, NULL, path, &sent, gather, gather_count, &fate);
         note_sent(qp, packet);
         return 0;
     }
-    if (fate.twice)
-        (void)send_packet(qp, &sent, gather, gather_count, path);
+    if (fate.twice && !send_packet(qp, &sent, gather, gather_count, path))
+        fate.twice = false;
     error = send_packet(qp, &sent, gather, gather_count, path);
+    if (error == -EAGAIN)
+        packet_fault_keep(qp, packet, &fate);
     if (!error)
         held_packets_passed(qp);
     return error;
@@ -569,11 +561,9 @@ void network_start(void)
 {
     const char *path = secure_getenv("SOFTHCA_PATH");
     struct udp_options options;
-    bool wire = path && strcmp(path, "wire") == 0;
 
-    /* Faults of packets need packets, at both ends: also in the processes that they do not name. */
-    forced = wire || inject_mentions(INJECT_PACKET);
-    if (path && !wire && strcmp(path, "auto") != 0)
+    forced = path && strcmp(path, "wire") == 0;
+    if (path && !forced && strcmp(path, "auto") != 0)
         log_warn("SOFTHCA_PATH=%s: invalid (valid: auto, wire); using auto", path);
     options = (struct udp_options){.multicast_loops = forced, .counters = &segment_header()->network};
     clear();

@@ -144,10 +144,27 @@ void notice_send(struct transport_qp *transport, const struct packet *packet)
 
     if (!route_of(qp)->reply_lane)
         return; /* the peer is gone */
-    if (unlikely(qp->by_packets))
+    if (unlikely(qp->by_packets & QP_CAPTURED))
         capture_sent_notice(qp, packet);
     queue_and_flush(route_of(qp)->reply_lane, &notice);
     route_of(qp)->kick_reply = true;
+}
+
+void notice_send_word(struct qp *qp, struct lane *lane, psn_t psn, bool read_response, enum lossy_word word)
+{
+    const struct notice notice = {
+        .opcode = OP_ACKNOWLEDGE,
+        .flags = PACKET_DROPPED | PACKET_LOSSY,
+        .dest_qpn = qp->record->attributes.dest_qpn,
+        .src_qpn = qp->ibv.qp_num,
+        .psn = psn,
+        .dest_ifindex = qp->record->attributes.path.destination_ifindex,
+        .syndrome = (uint8_t)word,
+        .msn = read_response,
+    };
+
+    queue_and_flush(lane, &notice);
+    route_kick(qp, lane);
 }
 
 /* A queued response would be taken for the response to a request of the new connection, with the same PSN. As

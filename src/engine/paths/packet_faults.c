@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Faults that the user asks for, of packets that leave for the network. */
+/* Faults that the user asks for, of packets: to the network (network.c), and to this host. */
 #include <stdlib.h>
 
 #include "base/sys.h"
@@ -17,7 +17,18 @@ struct packet_history {
     struct sent {
         uint32_t psn, times;
     } sent[2][PSNS];
+    /* Of a request or a response that found no space, and is sent again. */
+    struct kept {
+        bool valid;
+        uint32_t psn;
+        struct packet_fate fate;
+    } kept[2];
 };
+
+static bool is_response(const struct packet *packet)
+{
+    return !(opcode_table[packet->opcode].properties & OPCODE_REQUEST);
+}
 
 /* 0: the first transmission. */
 static uint32_t count_transmission(struct qp *qp, bool response, uint32_t psn)
@@ -93,19 +104,65 @@ static bool add_fate(struct packet_fate *fate, struct inject_fault *fault, const
     return false;
 }
 
+bool packet_faults_name(const struct qp *qp)
+{
+    const struct inject_plan *plan = inject_loaded();
+
+    if (!plan || !qp->order || qp->record->type == IBV_QPT_RAW_PACKET || qp->spreads_over ||
+        route_of(qp)->by_network)
+        return false;
+    for (uint32_t i = 0; i < plan->count; i++) {
+        const struct inject_rule *rule = &plan->faults[i]->rule;
+
+        if (selects(rule, qp, (enum inject_class)rule->of))
+            return true;
+    }
+    return false;
+}
+
+static enum capture_fate captured_fate(const struct packet_fate *fate)
+{
+    if (fate->lost)
+        return CAPTURE_LOST;
+    if (fate->broken)
+        return CAPTURE_BROKEN;
+    if (fate->twice)
+        return CAPTURE_TWICE;
+    return fate->wait ? CAPTURE_HELD : fate->marked ? CAPTURE_MARKED : CAPTURE_PASSED;
+}
+
+static bool take_kept(struct qp *qp, const struct packet *packet, struct packet_fate *ret_fate)
+{
+    struct packet_history *history = route_of(qp)->history;
+    struct kept *kept = history ? &history->kept[is_response(packet)] : NULL;
+
+    if (!kept || !kept->valid || kept->psn != packet->psn.value)
+        return false;
+    kept->valid = false;
+    *ret_fate = kept->fate;
+    return true;
+}
+
+cold_path void packet_fault_keep(struct qp *qp, const struct packet *packet, const struct packet_fate *fate)
+{
+    if (route_of(qp)->history)
+        route_of(qp)->history->kept[is_response(packet)] =
+            (struct kept){.valid = true, .psn = packet->psn.value, .fate = *fate};
+}
+
 /* Each fault that strikes adds its part, but a packet that is lost needs no more. */
-cold_path struct packet_fate packet_fault(struct qp *qp, const struct packet *packet)
+static struct packet_fate decide(struct qp *qp, const struct packet *packet)
 {
     struct inject_plan *plan = inject_loaded();
     uint32_t psn = packet->psn.value;
-    bool response = !(opcode_table[packet->opcode].properties & OPCODE_REQUEST);
+    bool response = is_response(packet);
     enum inject_class class = response ? INJECT_RESPONSES : INJECT_REQUESTS;
     struct inject_point point = {.qp = qp->order, .direction = class};
     struct packet_fate fate = {.lost = false};
 
     point.index = psn + 1;
     point.transmission = count_transmission(qp, response, psn);
-    for (uint32_t i = 0; i < plan->count && !fate.lost; i++) {
+    for (uint32_t i = 0; plan && i < plan->count && !fate.lost; i++) {
         struct inject_fault *fault = plan->faults[i];
         struct inject_strike strike = {.fault = fault, .qpn = qp->ibv.qp_num, .value = psn};
 
@@ -116,6 +173,57 @@ cold_path struct packet_fate packet_fault(struct qp *qp, const struct packet *pa
         faults_note(&strike);
     }
     return fate;
+}
+
+cold_path struct packet_fate packet_fault(struct qp *qp, const struct packet *packet)
+{
+    struct packet_fate fate;
+
+    if (!take_kept(qp, packet, &fate))
+        fate = decide(qp, packet);
+    route_of(qp)->fate = (uint8_t)captured_fate(&fate);
+    return fate;
+}
+
+/* The peer is told in the place of the packet, so that it expects losses before it misses one. */
+static void send_word(struct qp *qp, struct lane *lane, const struct packet *packet, enum lossy_word word)
+{
+    const uint32_t kind = opcode_table[packet->opcode].properties & (OPCODE_READ | OPCODE_REQUEST);
+
+    if (is_connected(qp->record))
+        notice_send_word(qp, lane, packet->psn, kind == OPCODE_READ, word);
+}
+
+int packet_faults_send(struct qp *qp, struct lane *lane, const struct packet *packet,
+                       const struct iovec *gather, unsigned gather_count)
+{
+    struct packet_fate fate = {.lost = false};
+    struct packet sent = *packet;
+    int error;
+
+    if (is_connected(qp->record))
+        sent.flags |= PACKET_LOSSY;
+    /* A request that was begun before the faults were loaded stays as it is: memory may not be held by a copy. */
+    if (!(packet->flags & PACKET_BY_REFERENCE))
+        fate = packet_fault(qp, packet);
+    if (fate.lost || fate.broken || fate.wait) {
+        send_word(qp, lane, packet, fate.broken ? LOSSY_BROKEN : LOSSY_LOST);
+        for (unsigned i = 0; !fate.lost && !fate.broken && i <= fate.twice; i++)
+            held_packets_add(qp, lane, NULL, &sent, gather, gather_count, &fate);
+        return 0;
+    }
+    if (fate.marked && congestion_is_notified(packet))
+        send_word(qp, lane, packet, LOSSY_MARKED);
+    if (fate.twice && !route_send_on(qp, lane, &sent, gather, gather_count))
+        fate.twice = false;
+    error = route_send_on(qp, lane, &sent, gather, gather_count);
+    if (error == -EAGAIN)
+        packet_fault_keep(qp, packet, &fate);
+    if (!error) {
+        route_kick(qp, lane);
+        held_packets_passed(qp);
+    }
+    return error;
 }
 
 void packet_faults_forget(struct qp *qp)

@@ -33,6 +33,8 @@ struct link *route_resolve_or_wait(struct qp *qp, uint32_t qpn);
 void route_set_reply_lane(struct qp *qp, struct lane *lane);
 /* What the path of the QP may be used for has changed (qp.by_packets). QP lock held, in a rundown section. */
 void route_path_changed(struct qp *qp);
+/* The lane has to be rung once the QP's lock is released. QP lock held. */
+void route_kick(struct qp *qp, struct lane *lane);
 /* Requests of the QP are executed in the peer's mapped memory (engine/direct/direct.h). QP lock held. */
 void route_note_direct(struct qp *qp);
 /* The kernel refuses to copy from and to the peer: WRITEs and READs go as packets from now on. QP lock held. */
@@ -126,6 +128,8 @@ void network_ack_start(void);
 void notice_send_drop(struct lane *lane, const struct packet *dropped);
 /* transport_ports.send_notice */
 void notice_send(struct transport_qp *transport, const struct packet *packet);
+/* Says something about a packet that the user makes get lost. QP lock held. */
+void notice_send_word(struct qp *qp, struct lane *lane, psn_t psn, bool read_response, enum lossy_word word);
 /* The QP is connected anew: queued responses of its earlier connection must not be taken for responses of the
  * new one. QP lock held. */
 void notice_mark_stale(const struct qp *qp, struct lane *lane);
@@ -152,6 +156,10 @@ void exit_flush_after_fork_in_child(void);
 struct udp_arrival;
 /* A packet for the QP was marked by a router: sends a CNP to its sender. QP lock held. */
 void congestion_notify(struct qp *qp, const struct packet *packet, const struct udp_arrival *arrival);
+/* Is a packet of that size answered by a CNP? */
+bool congestion_is_notified(const struct packet *packet);
+/* The peer, on this host, marks a packet, as a user asks for. QP lock held. */
+void congestion_notify_on_host(struct qp *qp, bool read_response);
 
 /* --- multicast.c: links to all processes ----------------------------------------------------------------- */
 
@@ -203,6 +211,19 @@ void port_connect(struct qp *qp);
 void ports_due(void);
 void ports_after_fork_in_child(void);
 
+/* --- by_packets.c: QPs whose requests go as packets, one and all ------------------------------------------------ */
+
+/* Sets qp.by_packets, and whether the link may lose packets. In a rundown section, QP lock held, before the other properties
+ * of the path are set. */
+void by_packets_choose(struct qp *qp);
+/* A capture or faults were loaded or removed: all QPs. No lock held, outside of rundown sections. */
+void by_packets_choose_all(void);
+/* A packet has arrived: notes whether its sender may lose packets. True: it was only a word, and no packet. QP lock
+ * held. */
+bool by_packets_is_word(struct qp *qp, const struct packet *packet);
+/* It has been received: the QP may be able to return. QP lock held. */
+void by_packets_received(struct qp *qp);
+
 /* --- packet_faults.c ------------------------------------------------------------------------------------- */
 
 /* What becomes of a packet by the faults that the user asks for. */
@@ -214,8 +235,15 @@ struct packet_fate {
     uint32_t
         later; /* leaves when so many later packets of the QP have left, if that comes first; 0: by time only */
 };
-/* QP lock held; a plan with faults of packets is loaded. */
+/* Do faults of packets name the QP, and does it send to this host? QP lock held. */
+bool packet_faults_name(const struct qp *qp);
+/* Decides, and notes for captures what becomes of the packet. QP lock held; a plan with faults of packets is loaded. */
 struct packet_fate packet_fault(struct qp *qp, const struct packet *packet);
+/* The path had no space for the packet (-EAGAIN): when it is sent again, it has the same fate. QP lock held. */
+void packet_fault_keep(struct qp *qp, const struct packet *packet, const struct packet_fate *fate);
+/* As route_send_on(), as if a network had the packet. QP lock held. */
+int packet_faults_send(struct qp *qp, struct lane *lane, const struct packet *packet,
+                       const struct iovec *gather, unsigned gather_count);
 /* The QP is not connected any more. QP lock held. */
 void packet_faults_forget(struct qp *qp);
 
@@ -224,9 +252,10 @@ void packet_faults_forget(struct qp *qp);
 struct udp_path;
 
 /* Keeps a copy of a packet until its time, or until fate->later packets of the QP have left. Without room the packet is
- * lost. QP lock held. */
-void held_packets_add(struct qp *qp, const struct udp_path *path, const struct packet *packet,
-                      const struct iovec *gather, unsigned gather_count, const struct packet_fate *fate);
+ * lost. By the lane, or if that is NULL to the network. QP lock held. */
+void held_packets_add(struct qp *qp, struct lane *lane, const struct udp_path *path,
+                      const struct packet *packet, const struct iovec *gather, unsigned gather_count,
+                      const struct packet_fate *fate);
 /* A packet of the QP has left: those that wait for it follow, in the same lane. QP lock held. */
 void held_packets_passed(struct qp *qp);
 /* Gives up what is held of the QP. QP lock held. */

@@ -24,6 +24,18 @@
 
 /* --- sending -------------------------------------------------------------------------------------------- */
 
+/* Why peers' memory is not mapped. */
+static enum path_why why_of(const struct qp *qp, enum path_kind kind, const struct link *link)
+{
+    if (qp->by_packets & QP_LOSES)
+        return PATH_WHY_FAULTS;
+    if (qp->by_packets & (QP_PEER_LOSES | QP_RECOVERS))
+        return PATH_WHY_PEER_FAULTS;
+    if (qp->by_packets & QP_CAPTURED)
+        return PATH_WHY_CAPTURE;
+    return kind == PATH_RING || kind == PATH_CMA ? direct_why_not(link) : PATH_WHY_UNKNOWN;
+}
+
 /* For explanations: where the peer of a connected QP is. QP lock held. */
 static void publish_path(struct qp *qp, enum path_kind kind, const struct link *link)
 {
@@ -32,8 +44,7 @@ static void publish_path(struct qp *qp, enum path_kind kind, const struct link *
     if (path->kind == kind && !link)
         return;
     *path = (struct path_record){.kind = (uint16_t)kind,
-                                 .why = kind == PATH_RING || kind == PATH_CMA ? (uint16_t)direct_why_not(link)
-                                                                              : PATH_WHY_UNKNOWN,
+                                 .why = (uint16_t)why_of(qp, kind, link),
                                  .peer_pid = link                ? link_peer_pid(link)
                                              : kind != PATH_WIRE ? path->peer_pid
                                                                  : 0,
@@ -41,10 +52,12 @@ static void publish_path(struct qp *qp, enum path_kind kind, const struct link *
                                  .since = provenance_stamp_now()};
 }
 
-static enum path_kind path_of(const struct link *link)
+static enum path_kind path_of(const struct qp *qp, const struct link *link)
 {
     if (link_is_self(link))
         return PATH_SELF;
+    if (qp->by_packets)
+        return PATH_RING;
     return link_can_reference(link) || link_can_pull(link) ? PATH_CMA : PATH_RING;
 }
 
@@ -80,6 +93,14 @@ static uint32_t plain_limit(const struct link_properties *link, uint32_t type)
     return link->fetched_from ? min_of(limit, link->fetched_from - 1) : limit;
 }
 
+/* A request may carry an acknowledgement only in the ring of the READ responses: in another ring the acknowledgement could
+ * overtake them. Where packets get lost, requests and responses are packets of their own. */
+static void set_piggyback(struct qp *qp)
+{
+    qp->transport.link.piggyback_acks =
+        route_of(qp)->lane && route_of(qp)->lane == route_of(qp)->reply_lane && qp->transport.link.reliable;
+}
+
 /* Sets the lane for requests, and what the transport may do on it. QP lock held. */
 static void set_lane(struct qp *qp, struct lane *lane)
 {
@@ -94,9 +115,7 @@ static void set_lane(struct qp *qp, struct lane *lane)
     route_of(qp)->read_key.lkey = route_of(qp)->receive_key.lkey = 0;
     qp->transport.link.rd_atomic_by_packets = false;
     qp->transport.link.direct_up_to = lane && !qp->by_packets ? direct_limit(qp, lane_link(lane)) : 0;
-    /* A request may carry an acknowledgement only in the ring of the READ responses: in another ring the
-     * acknowledgement could overtake them. */
-    qp->transport.link.piggyback_acks = lane && lane == route_of(qp)->reply_lane;
+    set_piggyback(qp);
     qp->transport.link.reference_from =
         lane && exposes && link_can_reference(lane_link(lane)) ? local_reference_from() : UINT32_MAX;
     qp->transport.link.fetched_from =
@@ -109,7 +128,7 @@ static void set_lane(struct qp *qp, struct lane *lane)
     if (!is_connected(qp->record))
         return;
     if (lane) {
-        publish_path(qp, path_of(lane_link(lane)), lane_link(lane));
+        publish_path(qp, path_of(qp, lane_link(lane)), lane_link(lane));
         offer_channel(qp, lane);
     } else {
         publish_path(qp, PATH_UNKNOWN, NULL);
@@ -147,7 +166,7 @@ void route_set_reply_lane(struct qp *qp, struct lane *lane)
     if (likely(route_of(qp)->reply_lane == lane))
         return;
     route_of(qp)->reply_lane = lane;
-    qp->transport.link.piggyback_acks = lane == route_of(qp)->lane;
+    set_piggyback(qp);
     offer_channel(qp, lane);
 }
 
@@ -168,6 +187,16 @@ int route_send_on(struct qp *qp, struct lane *lane, const struct packet *packet,
     }
 }
 
+void route_kick(struct qp *qp, struct lane *lane)
+{
+    if (lane == route_of(qp)->lane)
+        route_of(qp)->kick = true;
+    else if (lane == route_of(qp)->reply_lane)
+        route_of(qp)->kick_reply = true;
+    else
+        lane_ring(lane);
+}
+
 /* Resolves again once the QP is in the list: route_resolved() may have run before, and found the list without
  * the QP. QP lock held. */
 struct link *route_resolve_or_wait(struct qp *qp, uint32_t qpn)
@@ -179,6 +208,30 @@ struct link *route_resolve_or_wait(struct qp *qp, uint32_t qpn)
     if (link)
         waiting_enter(qp, ROUTE_WAITS_FOR_NOTHING);
     return link;
+}
+
+/* The lane for requests, which is not known. 0 or -errno. QP lock held. */
+static cold_path int find_lane(struct qp *qp, const struct packet *packet)
+{
+    struct link *link = admission_find_peer(qp, packet->dest_qpn);
+
+    if (!link && route_of(qp)->peer_process)
+        return -EHOSTUNREACH; /* whoever has the number now */
+    if (!link) {
+        if (route_of(qp)->missing_block == packet->dest_qpn / LOCAL_BLOCK_QPNS + 1) {
+            route_of(qp)->missing_block = 0;
+            publish_path(qp, PATH_NOBODY, NULL);
+            return -EHOSTUNREACH;
+        }
+        link = route_resolve_or_wait(qp, packet->dest_qpn);
+        if (!link) {
+            publish_path(qp, PATH_SEARCHED, NULL);
+            return -EAGAIN;
+        }
+        route_of(qp)->peer_process = link_process(link);
+    }
+    set_lane(qp, connection_lane(link, packet->src_qpn, packet->dest_qpn));
+    return 0;
 }
 
 /* The packet takes the path of the QP. QP lock held. */
@@ -209,42 +262,43 @@ static inline __attribute__((always_inline)) int send_by_path(struct qp *qp, con
         return error;
     }
     if (unlikely(!route_of(qp)->lane)) {
-        struct link *link;
-
-        link = admission_find_peer(qp, packet->dest_qpn);
-        if (!link && route_of(qp)->peer_process)
-            return -EHOSTUNREACH; /* whoever has the number now */
-        if (!link) {
-            if (route_of(qp)->missing_block == packet->dest_qpn / LOCAL_BLOCK_QPNS + 1) {
-                route_of(qp)->missing_block = 0;
-                publish_path(qp, PATH_NOBODY, NULL);
-                return -EHOSTUNREACH;
-            }
-            link = route_resolve_or_wait(qp, packet->dest_qpn);
-            if (!link) {
-                publish_path(qp, PATH_SEARCHED, NULL);
-                return -EAGAIN;
-            }
-            route_of(qp)->peer_process = link_process(link);
-        }
-        set_lane(qp, connection_lane(link, packet->src_qpn, packet->dest_qpn));
+        error = find_lane(qp, packet);
+        if (error)
+            return error;
     }
     error = route_send_on(qp, route_of(qp)->lane, packet, gather, gather_count);
     route_of(qp)->kick |= !error;
     return error;
 }
 
-static cold_path int send_captured(struct qp *qp, const struct packet *packet, const struct iovec *gather,
+/* A packet of a connected QP to this host; others meet their faults in datagrams.c and network.c. */
+static int send_with_faults(struct qp *qp, const struct packet *packet, const struct iovec *gather,
+                            unsigned gather_count)
+{
+    const bool request = opcode_table[packet->opcode].properties & OPCODE_REQUEST;
+    int error = request && !route_of(qp)->lane ? find_lane(qp, packet) : 0;
+    struct lane *lane = request ? route_of(qp)->lane : route_of(qp)->reply_lane;
+
+    if (error)
+        return error;
+    return lane ? packet_faults_send(qp, lane, packet, gather, gather_count) : -EHOSTUNREACH;
+}
+
+static cold_path int send_recorded(struct qp *qp, const struct packet *packet, const struct iovec *gather,
                                    unsigned gather_count, const struct path_address *to)
 {
+    const bool loses = (qp->by_packets & QP_LOSES) && !to && !(packet->flags & PACKET_FRAME);
+    const bool captured = qp->by_packets & QP_CAPTURED;
     struct capture_slot slot;
     int error;
 
-    capture_begin(qp, packet->payload_length, &slot);
-    error = send_by_path(qp, packet, gather, gather_count, to);
-    if (error)
+    if (captured)
+        capture_begin(qp, packet->payload_length, &slot);
+    error = loses ? send_with_faults(qp, packet, gather, gather_count)
+                  : send_by_path(qp, packet, gather, gather_count, to);
+    if (captured && error)
         capture_cancel(&slot);
-    else
+    else if (captured)
         capture_sent(qp, &slot, packet, gather, gather_count, to);
     return error;
 }
@@ -256,7 +310,7 @@ static int engine_send(struct transport_qp *transport, const struct packet *pack
     struct qp *qp = container_of(transport, struct qp, transport);
 
     if (unlikely(qp->by_packets))
-        return send_captured(qp, packet, gather, gather_count, to);
+        return send_recorded(qp, packet, gather, gather_count, to);
     return send_by_path(qp, packet, gather, gather_count, to);
 }
 
@@ -291,7 +345,7 @@ static int engine_pull(struct transport_qp *transport, const struct packet *pack
     struct qp *qp = container_of(transport, struct qp, transport);
     int error = pull(qp, packet, to, to_count);
 
-    if (unlikely(qp->by_packets) && !error)
+    if (unlikely(qp->by_packets & QP_CAPTURED) && !error)
         capture_fetched(qp, packet, to, to_count);
     return error;
 }
@@ -365,10 +419,10 @@ static void engine_connect(struct qp *qp)
     qp->transport.link.mtu = link_mtu(qp);
     /* The same on both sides, so also where this QP exposes nothing (reference_from in set_lane()). */
     qp->transport.link.reference_mtu = route_of(qp)->by_network ? 0 : LOCAL_REFERENCE_MTU;
-    qp->transport.link.reliable = !route_of(qp)->by_network;
+    qp->transport.link.reliable = qp->transport.link.local = !route_of(qp)->by_network;
     if (!route_of(qp)->by_network && is_connected(qp->record))
         link = admission_find_peer(qp, qp->record->attributes.dest_qpn);
-    capture_choose(qp);
+    by_packets_choose(qp);
     if (link)
         notice_mark_stale(qp, connection_lane(link, qp->ibv.qp_num, qp->record->attributes.dest_qpn));
     set_lane(qp, link ? connection_lane(link, qp->ibv.qp_num, qp->record->attributes.dest_qpn) : NULL);
@@ -410,6 +464,8 @@ static void engine_disconnect(struct qp *qp)
     route_of(qp)->peer_process = 0;
     route_of(qp)->missing_block = 0;
     route_of(qp)->by_network = false;
+    qp->by_packets &= (uint8_t) ~(QP_PEER_LOSES | QP_RECOVERS);
+    qp->transport.holds = false;
     set_lane(qp, NULL);
 }
 

@@ -134,7 +134,7 @@ int relay_hand_over(struct qp *qp, const struct packet *packet, bool may_move)
     error = prepare_lane(qp, link, lane, packet->srqn, may_move);
     if (error)
         return error;
-    out.flags |= PACKET_RELAYED;
+    out.flags = (uint8_t)((out.flags & ~PACKET_LOSSY) | PACKET_RELAYED);
     out.dest_qpn = packet->srqn;
     out.src_qpn = atomic_load_explicit(&qp->record->qpn, memory_order_relaxed);
     error = route_send_on(qp, lane, &out, &payload, packet->payload_length ? 1 : 0);

@@ -7,6 +7,7 @@
 #include "object/cq/cq.h"
 #include "object/device/context.h"
 #include "object/device/device.h"
+#include "object/qp/late.h"
 #include "object/qp/qp.h"
 #include "object/receive/srq.h"
 #include "rules/limits.h"
@@ -198,15 +199,32 @@ static bool may_end_so(const struct qp *qp, const struct send_wqe *wqe, enum inj
         return attributes->timeout != 0;
     if (outcome == OUTCOME_RNR_RETRY_EXC_ERR) /* 7 tries for ever */
         return attributes->rnr_retry != 7;
-    if (outcome == OUTCOME_NEVER)
+    if (outcome == OUTCOME_NEVER || outcome == OUTCOME_DELAYED)
         return wqe->flags & WQE_SIGNALED;
     return outcome != OUTCOME_LOC_PROT_ERR || (!(wqe->flags & WQE_INLINE) && wqe->length);
 }
 
-static void change_send(struct qp *qp, struct send_wqe *wqe, enum inject_outcome outcome)
+/* The counter of the WQE among the program's requests; of a batch of ibv_wr_*() none is posted yet. */
+static uint32_t counter_of(const struct qp *qp, const struct send_wqe *wqe)
 {
+    const struct sender *sender = &qp->record->sender;
+    uint32_t posted = atomic_load_explicit(&sender->posted, memory_order_relaxed);
+    uint32_t slot = (uint32_t)(((const char *)wqe - qp->transport.send_queue) / qp->record->send_stride);
+
+    return posted + ((slot - posted) & qp->transport.send_mask) - sender->own_posted;
+}
+
+static void change_send(struct qp *qp, struct send_wqe *wqe, const struct inject_rule *rule)
+{
+    enum inject_outcome outcome = (enum inject_outcome)rule->what;
+
+    if (outcome == OUTCOME_DELAYED) {
+        late_mark(qp, LATE_SENDS, counter_of(qp, wqe), rule->time);
+        return;
+    }
     if (outcome == OUTCOME_NEVER) {
         wqe->flags &= (uint8_t)~WQE_SIGNALED;
+        qp->record->withheld_completions++;
         return;
     }
     if (outcome == OUTCOME_REM_ACCESS_ERR) {
@@ -251,7 +269,14 @@ static void alter_send(struct qp *qp, struct send_wqe *wqe)
     const struct inject_fault *fault = completion_fault(qp, INJECT_SEND, wqe, wqe->wr_id, posted);
 
     if (fault)
-        change_send(qp, wqe, (enum inject_outcome)fault->rule.what);
+        change_send(qp, wqe, &fault->rule);
+}
+
+static void delay_receive(struct qp *qp, uint32_t counter, ns_t delay)
+{
+    lock_acquire(&qp->lock);
+    late_mark(qp, LATE_RECEIVES, counter, delay);
+    lock_release(&qp->lock);
 }
 
 /* As a program posts a receive that is too short, or that names a wrong key. */
@@ -309,7 +334,9 @@ static int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_
         fault = error || one.num_sge < 0 || one.num_sge > (int)LIMIT_SGE
                     ? NULL
                     : completion_fault(qp_of(qp), INJECT_RECEIVE, NULL, one.wr_id, posted);
-        if (fault)
+        if (fault && fault->rule.what == OUTCOME_DELAYED)
+            delay_receive(qp_of(qp), posted, fault->rule.time);
+        else if (fault)
             change_receive(qp_of(qp), &fault->rule, &one, list);
         if (!error)
             error = -qp_post_recv(qp_of(qp), &one, &ignored);

@@ -419,10 +419,10 @@ static uint32_t open_access(const struct qp *qp)
         access &= ~(uint32_t)IBV_ACCESS_REMOTE_WRITE;
 
     /* In RTR only after the first packet, which has to raise COMM_EST. */
-    if (qp->record->type != IBV_QPT_RC || qp->by_packets ||
+    if (qp->record->type != IBV_QPT_RC || (qp->by_packets & (QP_CAPTURED | QP_LOSES)) ||
         (state != IBV_QPS_RTS && state != IBV_QPS_SQD &&
          (state != IBV_QPS_RTR || !qp->record->responder.established)) ||
-        !attributes->path.destination_ifindex || !qp->transport.link.reliable ||
+        !attributes->path.destination_ifindex || !qp->transport.link.local ||
         device_port_is_down(qp->context->device))
         return 0;
     return access &

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Creating, destroying and finding QPs (verbs.md §1.5, §2). */
 #include "object/qp/qp.h"
+#include "object/qp/late.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -393,6 +394,7 @@ static int destroy(struct qp *qp)
     qp_set_state(qp, IBV_QPS_RESET);
     mapping_settle_qp(qp);
     tagged_forget(&qp->transport);
+    late_forget(qp);
     qp->receive_taken = false;
     qp_ports->unlock(qp, false);
     comp_cntr_detach_all(qp);

@@ -56,7 +56,7 @@ struct qp {
     struct qp_record *record; /* in the published segment */
     struct context *context;
     struct cq *send_cq;
-    uint32_t counted;   /* operations that have a completion counter (comp_cntr.h), by bit */
+    uint32_t counted; /* operations that have a completion counter (comp_cntr.h), by bit; QP_LATE (late.h) */
     uint32_t time_from; /* see `timed` */
     /* The `retired` counter that a RESET implies: work requests posted before it occupy no slots. */
     _Atomic uint32_t reset_at;
@@ -78,7 +78,8 @@ struct qp {
     struct ind_table *spreads_over;
     uint64_t hash_fields;
     uint8_t hash_key[40];
-    uint32_t flows; /* flow rules that steer to the QP */
+    uint32_t flows;                /* flow rules that steer to the QP */
+    struct late_completions *late; /* NULL: no completion is made to come late */
     struct comp_cntr *comp_cntrs[COUNTED_OPERATIONS];
     /* A delegate (xrc/delegate.c) executes requests for an XRC_RECV QP of another process, and has its QPN: */
     struct link *origin; /* to the process with that QP; NULL: not a delegate */
@@ -113,9 +114,9 @@ struct qp {
      * after it. */
     uint32_t timed, time_gap;
     ns_t timed_ns;
-    /* The QP's packets are recorded (engine/core/capture.c). So each request is to come and go as packets: nobody executes
-     * or fetches anything in the other's memory. */
-    bool by_packets;
+    /* enum qp_by_packets: why each request comes and goes as packets, so that nobody executes or fetches anything in the
+     * other's memory (engine/paths/by_packets.c). 0: it need not. */
+    uint8_t by_packets;
     bool settle_due;      /* peers may still act by the previous direct record (mapping_settle_qp()) */
     struct list exposing; /* in the list of QPs with exposed buffers; under the lock in exposed.c */
     /* Extended posting, under post_lock: */
@@ -126,6 +127,13 @@ struct qp {
     bool build_needs_address; /* UD and XRC: the WR has no address yet */
 };
 _Static_assert(offsetof(struct qp, transport) - offsetof(struct qp, lock) == CACHE_LINE, "one cache line");
+
+enum qp_by_packets {
+    QP_CAPTURED = 1,   /* its packets are recorded (engine/core/capture.c) */
+    QP_LOSES = 2,      /* injected faults of packets are loaded for it */
+    QP_PEER_LOSES = 4, /* they are for its peer on this host, which says so with each packet (PACKET_LOSSY) */
+    QP_RECOVERS = 8,   /* they were; requests that were sent meanwhile are not complete yet */
+};
 
 /* The engine's state of the QP: qp_ports.private_size bytes. */
 #define QP_PRIVATE_ALIGNMENT _Alignof(struct qp)

@@ -10,6 +10,7 @@
 #include "base/sys.h"
 #include "object/destroyed.h"
 #include "object/device/device.h"
+#include "object/qp/late.h"
 #include "object/qp/qp_internal.h"
 #include "object/qp/traffic.h"
 #include "object/xrc/open_qp.h"
@@ -149,6 +150,8 @@ static void enter_reset(struct qp *qp)
     atomic_store_explicit(&record->receive.posted, 0, memory_order_relaxed);
     atomic_store_explicit(&record->receive.taken, 0, memory_order_relaxed);
     qp->receive_taken = false;
+    late_forget(qp);
+    record->withheld_completions = 0;
     record->receive.from_srq = false;
     qp->transport.current_receive = NULL;
     memset(&record->attributes, 0, sizeof(record->attributes));

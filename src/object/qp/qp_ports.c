@@ -8,6 +8,7 @@
 #include "object/device/device.h"
 #include "object/memory/memory.h"
 #include "object/ports.h"
+#include "object/qp/late.h"
 #include "object/qp/qp_internal.h"
 #include "object/qp/traffic.h"
 #include "object/receive/tm.h"
@@ -147,7 +148,20 @@ static void complete_send(struct transport_qp *transport, const struct send_wqe 
         .byte_len = byte_len,
         .vendor_err = unlikely(verdict != VERDICT_OK) ? vendor_err_of(qp, verdict) : 0,
     };
+    if (unlikely(qp->counted & QP_LATE) &&
+        late_hold(qp, LATE_SENDS, counter, qp->send_cq, &cqe, verdict != VERDICT_OK))
+        return;
     cq_push(qp->send_cq, &cqe, verdict != VERDICT_OK);
+}
+
+/* No two completions of a QP whose completions come late are pushed together. */
+static cold_path void complete_one_by_one(struct transport_qp *transport, uint32_t counter, uint32_t count)
+{
+    for (uint32_t end = counter + count; counter != end; counter++) {
+        const struct send_wqe *wqe = send_wqe_at(transport, counter);
+
+        complete_send(transport, wqe, counter, VERDICT_OK, wqe->length);
+    }
 }
 
 /* Completions that take the CQ's lock once. */
@@ -159,6 +173,10 @@ static void complete_sends(struct transport_qp *transport, uint32_t counter, uin
     struct cq_success run[COMPLETED_TOGETHER];
     uint32_t signaled = 0;
 
+    if (unlikely(qp->counted & QP_LATE)) {
+        complete_one_by_one(transport, counter, count);
+        return;
+    }
     for (uint32_t end = counter + count; counter != end; counter++) {
         const struct send_wqe *wqe = send_wqe_at(transport, counter);
 
@@ -202,7 +220,9 @@ static int take_receive(struct transport_qp *transport, const struct recv_wqe **
     return 0;
 }
 
-static void push_receive(struct qp *qp, uint64_t wr_id, const struct receive_completion *completion)
+/* counter: of the receive, in the QP's own queue. */
+static void push_receive(struct qp *qp, uint64_t wr_id, uint32_t counter,
+                         const struct receive_completion *completion)
 {
     struct cqe cqe = {
         .wr_id = wr_id,
@@ -220,6 +240,7 @@ static void push_receive(struct qp *qp, uint64_t wr_id, const struct receive_com
         .vlan = completion->vlan,
         .flow_tag = completion->flow_tag,
     };
+    bool solicited;
 
     if (unlikely(qp->counted))
         count(qp, COUNTED_RECV, completion->verdict, completion->byte_len);
@@ -231,15 +252,18 @@ static void push_receive(struct qp *qp, uint64_t wr_id, const struct receive_com
         cqe.app_ctx = completion->app_ctx;
         cqe.tag = completion->tag;
     }
-    cq_push(unlikely(qp->srq && qp->srq->cq) ? qp->srq->cq : qp->recv_cq, &cqe,
-            completion->solicited || completion->verdict != VERDICT_OK);
+    solicited = completion->solicited || completion->verdict != VERDICT_OK;
+    if (unlikely(qp->counted & QP_LATE) && !qp->srq &&
+        late_hold(qp, LATE_RECEIVES, counter, qp->recv_cq, &cqe, solicited))
+        return;
+    cq_push(unlikely(qp->srq && qp->srq->cq) ? qp->srq->cq : qp->recv_cq, &cqe, solicited);
 }
 
 /* transport_tag_ports.complete_tagged */
 static void complete_tagged(struct transport_qp *transport, uint64_t wr_id,
                             const struct receive_completion *completion)
 {
-    push_receive(container_of(transport, struct qp, transport), wr_id, completion);
+    push_receive(container_of(transport, struct qp, transport), wr_id, 0, completion);
 }
 
 void qp_note_owner_fault(struct qp *qp, enum fault_cause cause)
@@ -263,13 +287,13 @@ static void complete_receive(struct transport_qp *transport, const struct receiv
     struct qp *qp = container_of(transport, struct qp, transport);
     struct receive_queue *queue = &qp->record->receive;
     const struct recv_wqe *wqe;
+    uint32_t taken = 0;
 
     if (qp->srq) {
         wqe = qp->srq_receive;
         queue->from_srq = false;
     } else {
-        uint32_t taken = atomic_load_explicit(&queue->taken, memory_order_relaxed);
-
+        taken = atomic_load_explicit(&queue->taken, memory_order_relaxed);
         wqe = qp_receive_at(qp, taken);
         atomic_store_explicit(&queue->taken, taken + 1, memory_order_relaxed);
     }
@@ -277,7 +301,7 @@ static void complete_receive(struct transport_qp *transport, const struct receiv
     transport->current_receive = NULL;
     if (unlikely(completion->verdict != VERDICT_OK) && completion->verdict != VERDICT_FLUSHED)
         note_fault(qp);
-    push_receive(qp, wqe->wr_id, completion);
+    push_receive(qp, wqe->wr_id, taken, completion);
 }
 
 /* Raises the event on every handle that has the QP open. */
@@ -501,7 +525,7 @@ void qp_take_arrived(struct qp *qp)
     lock_acquire(&qp->lock);
     qpn = qp->ibv.qp_num;
     dest_qpn = qp->record->attributes.dest_qpn;
-    by_network = !qp->transport.link.reliable;
+    by_network = !qp->transport.link.local;
     receives = is_connected(qp->record) && (by_network || qp->record->attributes.path.destination_ifindex) &&
                qp_state(qp) >= IBV_QPS_RTR && qp_state(qp) != IBV_QPS_ERR;
     lock_release(&qp->lock);

@@ -158,7 +158,8 @@ void qp_make_blank(struct qp *qp, uint32_t slot)
     qp->holders = qp->opener_count = 0;
     list_init(&qp->openers);
     qp->flows = qp->counted = 0;
-    qp->receive_taken = qp->settle_due = qp->is_extended = qp->creator_closed = qp->by_packets = false;
+    qp->receive_taken = qp->settle_due = qp->is_extended = qp->creator_closed = false;
+    qp->by_packets = 0;
     qp->stamp = qp->noted_begun = 0;
     atomic_store_explicit(&qp->prefetch_wqe, NULL, memory_order_relaxed);
     qp->noted_waiting = SENDER_RUNS;

@@ -134,7 +134,7 @@ static int assemble(struct qp *qp, uint32_t slot, struct link *origin, uint32_t 
     qp->origin_connection = terms->connection;
     qp->ibv.qp_num = qpn;
     qp->ibv.qp_type = IBV_QPT_XRC_RECV;
-    qp->transport.link.reliable = true;
+    qp->transport.link.reliable = qp->transport.link.local = true;
     qp->transport.link.reference_from = qp->transport.link.read_reference_from = UINT32_MAX;
     qp->srq_receive = malloc(RECV_WQE_SIZE(LIMIT_SRQ_SGE));
     if (!qp->srq_receive)
