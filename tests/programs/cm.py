@@ -97,8 +97,8 @@ def run_case(host, case, far=()):
         for side in sides:
             side.kill()
         for side, name in zip(sides, ('server', 'client')):
-            e.add_note(f'{name}: ' + ' '.join(map(str, side.p.args)))
-            e.add_note(side.text())
+            e.note(f'{name}: ' + ' '.join(map(str, side.p.args)))
+            e.note(side.text())
         raise
     finally:
         for side in sides:

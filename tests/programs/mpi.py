@@ -74,7 +74,7 @@ def mpich(host, folder, tls):
         except pairs.Failure as e:
             bad, last = bad + 1, e
     if last:
-        last.add_note(f'{bad} of {TIMES} runs failed')
+        last.note(f'{bad} of {TIMES} runs failed')
         raise last
 
 
