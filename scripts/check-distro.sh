@@ -81,7 +81,7 @@ cases()
     fi
     passed=$((passed - skipped))
     grep -a -A30 '^not ok' "$work/tap" || true
-    if [ "$status" -ne 0 ] || [ "$passed" -eq 0 ]; then
+    if [ "$status" -ne 0 ] || [ $((passed + skipped)) -eq 0 ]; then
         tail -n5 "$work/tap.err"
         failed=1
         [ "$refused" -gt 0 ] || refused="exit status $status,"
