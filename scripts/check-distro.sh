@@ -161,7 +161,7 @@ names = [x.name.decode() for x in d.get_device_list()]
 assert names, "no device"
 [d.Context(name=n).query_device() for n in names]' || true
     older=()
-    # Suites before 44 take any device, and for rdma_cm one whose address is of lo is none: it binds no listener.
+    # Suites before 44 take any device, also that of lo, to whose addresses rdma_bind_addr() binds no device.
     case $name in bullseye | jammy) older=(--older --dev softhca0) ;; esac
     for user in root ordinary namespace; do
         cases "rdma-core's tests, $user" inside --net tests/conformance/run.py --softhca build/softhca --user "$user" "${older[@]}"
