@@ -130,12 +130,20 @@ for what in "$@"; do
         ;;
     newcomer)
         begin $newest bare
-        # What README.md says under "Try it", without the download.
-        commands=$(sed -n '/^```sh$/,/^```$/p' README.md | sed '/^```/d; s/^sudo //; /^git clone/d; s/^cd .*/cd \/softhca/')
+        commands=$(sed -n '/^```sh$/,/^```$/p' README.md | sed '/^```/d')
         rm -rf "$tree"/build*
-        try inside '' bash -exc "$commands"
+        try inside '' bash -exc "${commands//sudo /}"
         grep -q 'Done' "$work/out"
-        good "newcomer: README.md's commands in a fresh $newest"
+        good "newcomer: README.md's commands in a fresh $newest, as root"
+        begin $newest bare
+        rm -rf "$tree"/build*
+        # A machine whose user has sudo, and a directory of his own.
+        try inside '' bash -exc "apt-get update; apt-get install -y --no-install-recommends sudo
+            useradd --create-home newcomer; echo 'newcomer ALL=(ALL) NOPASSWD: ALL' >/etc/sudoers.d/newcomer
+            cp -r . ~newcomer/softhca; chown -R newcomer: ~newcomer; cd ~newcomer/softhca
+            setpriv --reuid newcomer --regid newcomer --init-groups env HOME=/home/newcomer bash -exc '$commands'"
+        grep -q 'Done' "$work/out"
+        good "newcomer: README.md's commands in a fresh $newest, as a user with sudo"
         ;;
     *) echo "check.sh: nothing is called '$what'" >&2; exit 2 ;;
     esac

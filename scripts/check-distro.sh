@@ -81,7 +81,7 @@ cases()
     fi
     passed=$((passed - skipped))
     grep -a -A30 '^not ok' "$work/tap" || true
-    if [ "$status" -ne 0 ] || [ "$passed" -eq 0 ]; then
+    if [ "$status" -ne 0 ] || [ $((passed + skipped)) -eq 0 ]; then
         tail -n5 "$work/tap.err"
         failed=1
         [ "$refused" -gt 0 ] || refused="exit status $status,"
@@ -161,7 +161,8 @@ names = [x.name.decode() for x in d.get_device_list()]
 assert names, "no device"
 [d.Context(name=n).query_device() for n in names]' || true
     older=()
-    case $name in bullseye | jammy) older=(--older) ;; esac
+    # Suites before 44 take any device, also that of lo, to whose addresses rdma_bind_addr() binds no device.
+    case $name in bullseye | jammy) older=(--older --dev softhca0) ;; esac
     for user in root ordinary namespace; do
         cases "rdma-core's tests, $user" inside --net tests/conformance/run.py --softhca build/softhca --user "$user" "${older[@]}"
     done

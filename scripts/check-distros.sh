@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# usage: check-distros.sh [DISTRIBUTION…]   check-distro.sh for each, the oldest first, whose library the others try;
-# then the table. Those that cannot be had here say why.
+# usage: check-distros.sh [DISTRIBUTION…]   check-distro.sh for each, the oldest first, whose library the others try; what
+# came out goes into the table of docs/conformance.md, and is printed. Those that cannot be had here say why.
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 [ $# -gt 0 ] || set -- bullseye bookworm trixie sid jammy noble alma8 alma9 alma10
@@ -18,5 +18,6 @@ for distribution in "$@"; do
     *) failed=1 ;;
     esac
 done
+scripts/distro-table.py --into docs/conformance.md
 scripts/distro-table.py
 exit $failed

@@ -150,6 +150,8 @@ inside()
             mount --bind "$root" "$root"
         fi
         cd "$root"
+        # As an installer leaves it, but not debootstrap: libfabric looks for localhost.
+        [ -e etc/hosts ] || printf "127.0.0.1 localhost\n::1 localhost\n" >etc/hosts
         mkdir -p softhca
         [ -z "$tree" ] || mount --bind "$tree" softhca
         mount --bind "$archives" var/cache/apt/archives

@@ -31,6 +31,10 @@ NOT_OFFERED = ["dma-buf", "raw packet", "rate limits", "privileged Q_Key"]
 # What a machine has or has not: whoever lacks only this passes where it is there.
 OF_THE_MACHINE = ["huge pages", "dma-buf", "hardware clock"]
 
+# Tests of suites before 44 that no adapter passes: both ends send to the group that they are in, and each takes its own
+# datagram for the other's.
+FAULTY = {f"tests.test_rdmacm.CMTestCase.test_rdmacm_async_{kind}multicast_traffic" for kind in ("", "ex_")}
+
 # Whom the suite is run as. In a user namespace it sees uid 0, and has no privileges outside.
 USERS = ["root", "ordinary", "namespace"]
 AS_USER = os.path.join(TOP, "scripts", "as-user.sh")
@@ -237,6 +241,8 @@ def collect(options, directory, modules):
                              capture_output=True, text=True, timeout=120)
     every = [line for line in listing.stdout.splitlines() if re.match(r"tests\.test_\w+\.\w+\.\w+$", line)]
     wanted = [test for test in every if test.split(".")[1] in modules]
+    if options.older:
+        wanted = [test for test in wanted if test not in FAULTY]
     if options.only:
         wanted = [test for test in wanted if re.search(options.only, test)]
     if not wanted:
@@ -346,6 +352,9 @@ def main():
             for reason in sorted({excluded(module) for module in modules} - {None}):
                 names = [module for module in modules if excluded(module) == reason]
                 tap.point(True, " ".join(names), directive=f"SKIP {reason}")
+        if options.older and not options.only:
+            for test in sorted(FAULTY):
+                tap.point(True, test, directive="SKIP each end takes its own datagram for the other's (mended in rdma-core 44)")
         with HugePages():
             results = collect(options, directory, run)
     finally:

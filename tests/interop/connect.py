@@ -75,7 +75,7 @@ def run(hosts, case, we_serve):
         try:
             return run_once(hosts, case, we_serve)
         except pairs.Failure as e:
-            if we_serve or not attempts_left or not any(TOO_EARLY in note for note in e.__notes__):
+            if we_serve or not attempts_left or not any(TOO_EARLY in note for note in e.notes):
                 raise
 
 
@@ -104,7 +104,7 @@ def run_once(hosts, case, we_serve):
         for name, side in ('server', server), ('client', client):
             if side:
                 side.kill()
-                e.add_note(f'{name}: {" ".join(map(str, side.p.args))}\n{side.text()}')
+                e.note(f'{name}: {" ".join(map(str, side.p.args))}\n{side.text()}')
         raise
     finally:
         for side in server, client:

@@ -6,6 +6,7 @@ As root it becomes an ordinary user. --namespace runs them in a network namespac
 """
 
 import argparse
+import glob
 import json
 import os
 import re
@@ -37,6 +38,13 @@ class Case:
     env: dict = field(default_factory=dict)
     launch: str = 'lib'
     limit: int = 120
+    mended: tuple = (0, '')    # the release of rdma-core from which on its program can do this, and why not before
+
+
+def rdma_core():
+    """The release whose library the distribution has: libibverbs.so.1.14.44.0 is of 44."""
+    libraries = [os.path.basename(path) for path in glob.glob('/usr/lib*/libibverbs.so.1.*') + glob.glob('/usr/lib/*/libibverbs.so.1.*')]
+    return max((int(name.split('.')[4]) for name in libraries), default=0)
 
 
 # --- when a server is ready
@@ -97,8 +105,8 @@ def run_case(host, case, far=()):
         for side in sides:
             side.kill()
         for side, name in zip(sides, ('server', 'client')):
-            e.add_note(f'{name}: ' + ' '.join(map(str, side.p.args)))
-            e.add_note(side.text())
+            e.note(f'{name}: ' + ' '.join(map(str, side.p.args)))
+            e.note(side.text())
         raise
     finally:
         for side in sides:
@@ -128,9 +136,11 @@ def rping(address, *options, server=(), count=10, name='', persistent=False):
     port = pairs.free_port()
     common = ['-p', str(port), '-v', '-V', '-C', str(count), *options]
     lines = tuple(rf'^ping data: rdma-ping-{i}: ' for i in range(count))
+    mended = (40, 'it posts a receive to a QP in RESET, which IBA refuses') if '-q' in options else (0, '')
     return Case(f'rping {" ".join(options)} {name}{address}',
                 ['rping', '-s', '-a', any_of(address), *common, *server],
-                ['rping', '-c', '-a', address, *common], ('tcp', port), says=lines, persistent=persistent)
+                ['rping', '-c', '-a', address, *common], ('tcp', port), says=lines, persistent=persistent,
+                mended=mended)
 
 
 def rpings(addresses):
@@ -371,7 +381,12 @@ def main():
             cases = build_namespace(addresses) if options.inside else build(addresses, devices_by_address(host), work)
             cases = [c for c in cases if re.search(options.filter, c.name) for _ in range(options.times)]
             print(f'1..{len(cases)}', flush=True)
+            release = rdma_core()
             for number, case in enumerate(cases, 1):
+                since, reason = case.mended
+                if 0 < release < since:
+                    print(f'ok {number} - {case.name} # SKIP rdma-core {release}: {reason} (mended in {since})', flush=True)
+                    continue
                 if not shutil.which(case.client[0]):
                     print(f'ok {number} - {case.name} # SKIP {case.client[0]} is not installed', flush=True)
                     continue

@@ -90,7 +90,7 @@ def pair(case, server, client, both=False):
                 perftest(server[1], case.sizes, case.iters or None)
     except Failure as e:
         for name, (command, text) in (('server', server), ('client', client)):
-            e.add_note(f'{name}: {" ".join(command)}\n{text}')
+            e.note(f'{name}: {" ".join(command)}\n{text}')
         raise
 
 

@@ -23,7 +23,14 @@ POLL_S = 0.004
 
 
 class Failure(Exception):
-    """The case did not hold; the text says why."""
+    """The case did not hold; the text says why, and notes tell what the programs printed."""
+
+    def __init__(self, text):
+        super().__init__(text)
+        self.notes = []
+
+    def note(self, text):
+        self.notes.append(text)
 
 
 class Skip(Exception):
@@ -154,8 +161,8 @@ class Side:
         """A failure is told with what the process had said by then."""
         self.kill()
         if isinstance(e, Failure):
-            e.add_note(f'{self.name}: ' + ' '.join(self.p.args))
-            e.add_note(self.text())
+            e.note(f'{self.name}: ' + ' '.join(self.p.args))
+            e.note(self.text())
         self.out.close()
 
 
@@ -243,8 +250,8 @@ def run_pair(host, server, client, *, port, limit, users=('a', 'a'), env=None, l
         for side in sides:
             side.kill()
         for side, name in zip(sides, ('server', 'client')):
-            e.add_note(f'{name}: ' + ' '.join(side.p.args))
-            e.add_note(side.text())
+            e.note(f'{name}: ' + ' '.join(side.p.args))
+            e.note(side.text())
         raise
     finally:
         for side in sides:

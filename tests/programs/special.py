@@ -25,7 +25,7 @@ def output(host, argv, *, launch='lib', env=None, limit=20):
         text = side.text()
         if status != 0:
             e = Failure(f'{argv[0]}: ' + (f'not done within {limit} s' if status is None else f'exit status {status}'))
-            e.add_note(text)
+            e.note(text)
             raise e
         return text
     finally:

@@ -13,7 +13,7 @@ def result(number, name, began, failure=None, *, skip=None, out=None, slow=5):
     if failure or took > slow:
         print(f'# {took:.1f} s', file=out)
     if failure:
-        for line in [str(failure), *getattr(failure, '__notes__', [])]:
+        for line in [str(failure), *getattr(failure, 'notes', [])]:
             for part in line.rstrip().splitlines():
                 print(f'#   {part}', file=out)
     out.flush()

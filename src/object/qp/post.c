@@ -300,6 +300,18 @@ int qp_post_altered(struct qp *qp, struct ibv_send_wr *wr, qp_alter_send *alter)
     return refused_of(error, OBJECT_QP, qp->ibv.qp_num);
 }
 
+/* Programs built with verbs.h of rdma-core before 39 have the check of the type alone in their ibv_bind_mw(). */
+static int check_bind(const struct mw *mw, const struct ibv_mw_bind_info *info)
+{
+    if (!info->mr && info->addr)
+        return refuse_range("bind_info.addr without bind_info.mr", (int64_t)info->addr, 0, 0);
+    if (!info->mr && info->length)
+        return refuse_range("bind_info.length without bind_info.mr", (int64_t)info->length, 0, 0);
+    if (info->mr && info->mr->pd != mw->ibv.pd)
+        return refuse_because(-EPERM, "bind_info.mr is of another PD than the MW");
+    return 0;
+}
+
 int qp_bind_window(struct qp *qp, struct mw *mw, const struct ibv_mw_bind *bind)
 {
     struct sender *sender = &qp->record->sender;
@@ -312,6 +324,9 @@ int qp_bind_window(struct qp *qp, struct mw *mw, const struct ibv_mw_bind *bind)
                                               : post_check_opcode(qp, IBV_WR_BIND_MW);
     if (error)
         return error;
+    error = check_bind(mw, &bind->bind_info);
+    if (error)
+        return refused_of(error, OBJECT_QP, qp->ibv.qp_num);
     /* post_lock: a batch of extended posting uses the slots behind `posted`. */
     if (qp->is_extended)
         lock_acquire(&qp->post_lock);
