@@ -33,8 +33,8 @@ struct inject_rule {
     uint64_t seed;
     uint64_t value; /* limit: the limit; packet=rate: bits in a second; packet=reorder: later packets;
                      * cm=REJECTED: the reason */
-    uint64_t
-        time; /* ns: how long a packet or a completion is held, a port is down, a connection lasts; 0: not said */
+    uint64_t time;  /* ns: how long a packet or completion is held, a port is down, a connection lasts; 0: not
+                     * said */
     char exe[INJECT_NAME_MAX], device[INJECT_NAME_MAX];
     char text[INJECT_TEXT_MAX]; /* as it was given */
 };

@@ -233,7 +233,7 @@ struct packet_fate {
     bool marked; /* with ECN's "congestion experienced" (RFC 3168) */
     ns_t wait;   /* leaves after this time; 0: at once */
     uint32_t
-        later; /* leaves when so many later packets of the QP have left, if that comes first; 0: by time only */
+        later; /* leaves when so many later packets of the QP have left, if that comes first; 0: by time */
 };
 /* Do faults of packets name the QP, and does it send to this host? QP lock held. */
 bool packet_faults_name(const struct qp *qp);
