@@ -333,7 +333,9 @@ struct relay {
     bool used;     /* the owner's: another process knows of this QP */
     bool resumes;  /* the owner's: the process that executes continues, but has to learn the epoch */
     uint8_t state; /* enum relay_state */
-    /* A duplicate went elsewhere than the last request in sequence, whose process has to resume. */
+    /* The process of the last request in sequence executes (RELAY_AWAY), and no duplicate went out since. */
+    bool in_sequence;
+    /* A duplicate went out after it, so that this process may have to resume. */
     bool displaced;
     uint8_t retry;       /* enum relay_retry */
     bool srqn_unknown;   /* expected_psn went back: `srqn` may not be that of the next request */

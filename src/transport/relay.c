@@ -39,6 +39,10 @@ static void step(struct relay *relay, enum relay_event event)
     relay->state = transitions[relay->state][event];
     if (event == FORWARDED || event == RETURNED)
         relay->displaced = false;
+    if (event == FORWARDED)
+        relay->in_sequence = true;
+    else if (event == RETURNED || event == DUPLICATE_FORWARDED || event == AWAY_ENDED)
+        relay->in_sequence = false;
 }
 
 void relay_move_failed(struct transport_qp *qp)
@@ -199,7 +203,7 @@ static bool relay(struct transport_qp *qp, const struct packet *packet, uint32_t
     copy.flags |= PACKET_ACK_REQUEST; /* `done` follows each acknowledgement */
     copy.syndrome = 0;
     moves = may_move(qp);
-    if (duplicate && relay_is_away(&qp->relay))
+    if (duplicate && qp->relay.in_sequence)
         qp->relay.displaced = true;
     error = psns ? qp->ports->xrc->hand_over(qp, &copy, moves) : -EINVAL;
     switch (error) {
