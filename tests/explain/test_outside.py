@@ -171,7 +171,7 @@ def test_acknowledgement_of_a_stopped_peer():
         situation.until_it_hangs()
         matches(r"^wr_id 256 \(0x100\), SEND of QP .* waits for the acknowledgement of QP 0x[0-9a-f]+ of process \d+, which "
                 r"is stopped; that QP is in RTS with \d+ receives? posted$", why(situation.pid, "0x100"))
-        matches(r", to QP 0x[0-9a-f]+ of process \d+ \(path: ring, peer's memory not mapped: this process does not map memory of peers "
+        matches(r", to QP 0x[0-9a-f]+ of process \d+ \(path: shared-memory ring, peer's memory not mapped: this process does not map memory of peers "
                 r"\(softhca doctor has the reason\)\)", softhca("ps", situation.pid))
         situation.end()
 
@@ -182,7 +182,7 @@ def test_a_peer_whose_memory_is_read():
                            ("mapped", "no permission to read|the peer process does not share|no request so far was for memory")):
         with Situation("stopped-peer", SOFTHCA_LOCAL=local) as situation:
             situation.until_it_hangs()
-            matches(rf", to QP 0x[0-9a-f]+ of process \d+ \(path: (mapped|(ring|kernel copy), peer's memory not mapped: ({reasons})[^)]*)\)",
+            matches(rf", to QP 0x[0-9a-f]+ of process \d+ \(path: (mapped memory|(shared-memory ring|kernel copy), peer's memory not mapped: ({reasons})[^)]*)\)",
                     softhca("ps", situation.pid))
             situation.end()
 
@@ -254,7 +254,7 @@ def test_over_the_network_receiver_not_ready():
                    situation.pid, "0x100")
         eventually(fr"^QP 0x{qpn:06x}: 2 outstanding sends, the oldest for .*: {cause}; last packet from the peer .* ago$",
                    situation.pid)
-        matches(fr"QP 0x{qpn:06x}: RC, RTS, 2 sends .* outstanding, to QP 0x[0-9a-f]+ at \S+ \(path: wire\)",
+        matches(fr"QP 0x{qpn:06x}: RC, RTS, 2 sends .* outstanding, to QP 0x[0-9a-f]+ at \S+ \(path: network\)",
                 softhca("ps", situation.pid))
         listed, = json.loads(softhca("ps", "--json", situation.pid))["processes"]
         qp = next(thing for thing in listed["objects"] if thing.get("qpn") == qpn)
@@ -285,7 +285,7 @@ def test_over_the_network_behind_reads():
     with over_the_network("read-depth") as situation:
         situation.until_it_hangs()
         eventually(r"has not been sent: .*(4 RDMA READs and atomics are in flight, and max_rd_atomic is 4|"
-                   r"the congestion window is full: waiting for acknowledgements from QP .* it waits for ever)", situation.pid, "0x204")
+                   r"the congestion window \(packets that may be unacknowledged\) is full: waiting for acknowledgements from QP .* it waits for ever)", situation.pid, "0x204")
         situation.end()
 
 
@@ -328,7 +328,7 @@ def test_ps_lists_everything():
         qp = next(thing for thing in mine[0]["objects"] if thing.get("qpn") == qpn)
         tap.equal((qp["outstanding_sends"], qp["state"], qp["path"]), (2, "RTS", "self"))
         text = softhca("ps", situation.pid)
-        matches(fr"QP 0x{qpn:06x}: RC, RTS, 2 sends .*, to QP 0x[0-9a-f]+ of process {situation.pid} \(path: self\)", text)
+        matches(fr"QP 0x{qpn:06x}: RC, RTS, 2 sends .*, to QP 0x[0-9a-f]+ of process {situation.pid} \(path: same process\)", text)
         matches(fr"^{situation.pid} situations, uid \d+, up .*: 1 PD, 1 MR, 1 CQ and 2 QPs", text)
         matches(r"used by QP 0x[0-9a-f]+, QP 0x", text)
         situation.end()
