@@ -34,7 +34,9 @@ static struct fault_request *copy_request(int file, char *why, size_t size)
     request->answer[0] = '\0';
     if (request->version == FAULT_REQUEST_VERSION)
         return request;
-    snprintf(why, size, "another release of SoftHCA: faults are of version %u here, and %u there",
+    snprintf(why, size,
+             "the process runs another release of SoftHCA: its fault requests have format %u, those of this "
+             "softhca %u",
              FAULT_REQUEST_VERSION, request->version);
     free(request);
     return NULL;
@@ -60,9 +62,9 @@ static void warn_of_lanes(char *answer, size_t size)
         return;
     qp_for_each(count_by_lanes, &count);
     snprintf(answer, size,
-             "packets of this host go through shared memory in this process, where no fault of packets "
-             "strikes: %u "
-             "of its QPs are connected so; start both ends with SOFTHCA_PATH=wire, or with the fault\n",
+             "packet faults do not act on what goes through shared memory, as packets of %u QPs of this "
+             "process do: "
+             "start both programs with SOFTHCA_PATH=wire, or with the fault (softhca run --fault)\n",
              count);
 }
 
@@ -87,7 +89,8 @@ int faults_requested(int file, char *why, size_t size)
         faults_clear();
         break;
     default:
-        snprintf(why, size, "its release of SoftHCA knows no such operation");
+        snprintf(why, size,
+                 "the process runs another release of SoftHCA, which does not support this operation");
         result = -EINVAL;
     }
     /* Without the answer, what was asked for is done all the same. */

@@ -66,8 +66,8 @@ static _Atomic uint32_t wanted;        /* futex of that thread: incremented afte
 static _Atomic uint32_t waiting_count; /* with processes of our own user */
 
 static struct budget messages_of_others =
-    BUDGET_INIT(messages_of_others, "messages about QPs that it has opened with ibv_open_qp()",
-                "its processes do not read what they are sent");
+    BUDGET_INIT(messages_of_others, "messages of ibv_open_qp() waiting to be read",
+                "its processes do not read their messages: they are probably stopped or hung");
 static _Atomic bool told_of_loss;
 
 /* --- sending -------------------------------------------------------------------------------------------- */
@@ -78,10 +78,10 @@ static bool may_wait(void)
         return true;
     atomic_fetch_sub_explicit(&waiting_count, 1, memory_order_relaxed);
     if (!atomic_exchange_explicit(&told_of_loss, true, memory_order_relaxed))
-        log_error(
-            "ibv_open_qp: a message to or from another process of this user was dropped: %u wait. Further "
-            "ones are not reported",
-            WAITING_MAX);
+        log_error("ibv_open_qp(): a request or an event of a QP that is open in another process of this user "
+                  "was lost: "
+                  "%u messages to such processes wait to be read (is one stopped?). Logged once",
+                  WAITING_MAX);
     return false;
 }
 

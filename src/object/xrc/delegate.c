@@ -24,7 +24,7 @@
 #define MTU_MAX       8192u
 
 static struct budget delegates_of_others =
-    BUDGET_INIT(delegates_of_others, "QPs that XRC requests are executed for",
+    BUDGET_INIT(delegates_of_others, "XRC_RECV QPs of other processes whose requests are executed here",
                 "its processes have to destroy XRC_RECV QPs that they do not use");
 
 static struct lock table_lock = LOCK_INIT; /* guards the table and the count; a leaf */

@@ -112,8 +112,9 @@ static int lock_domain(const struct xrc_domain *domain)
         fd = bind_name(domain, "turn");
     }
     if (fd == -EADDRINUSE)
-        log_warn("XRC domain of inode %llu: another process has not released the lock within 2 s; continuing "
-                 "without it",
+        log_warn("ibv_open_xrcd(), file with inode %llu: another process has held the lock of its XRC domain "
+                 "for 2 s "
+                 "(is it stopped?); continuing without the lock, so O_EXCL and EBUSY may be wrong",
                  (unsigned long long)domain->inode);
     return fd;
 }
@@ -133,7 +134,7 @@ static bool is_open_elsewhere(const struct xrc_domain *domain)
              (unsigned long long)domain->inode);
     error = unix_names_visit(prefix, USER_DIGITS, count_user, &users);
     if (error)
-        log_warn("cannot tell whether another process has the XRC domain open: reading /proc/net/unix: %s",
+        log_warn("cannot read /proc/net/unix: %s; the XRC domain is taken as not open in another process",
                  strerror(-error));
     return users != 0;
 }
