@@ -432,7 +432,7 @@ def test_a_call_site_is_told_of_once():
     tap.equal(len(lines), 3, lines)
     matches(r"fails with EBUSY", lines[0])
     matches(r"the process exits with", lines[1])
-    matches(r"status 3; .*: 3 repeated explanations$", lines[2])
+    matches(r"status 3\. .*: 3 repeated explanations$", lines[2])
 
 
 def test_what_is_wrong_is_told_by_default():

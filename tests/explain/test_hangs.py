@@ -108,8 +108,8 @@ CAUSES = {
                        r"^id \d+ .* waits for the answer to its connection request: it lies unread in the event channel of "
                        r"process {pid}, for 127.0.0.1 port \d+$"),
     "request-put-aside": (r"^id \d+ .*: its connection request was read, and is neither accepted nor rejected",
-                          r"^id \d+ .* waits for the answer to its connection request: process {pid} has read it, and neither "
-                          r"accepts nor rejects it as 127.0.0.1 port \d+$"),
+                          r"^id \d+ .* waits for the answer to its connection request: process {pid} has read it and "
+                          r"called neither rdma_accept\(\) nor rdma_reject\(\), at 127.0.0.1 port \d+$"),
 }
 # What may be meant so, however long it lasts, is said to who asks only.
 NOT_WATCHED = ("async-event-unread", "request-put-aside")

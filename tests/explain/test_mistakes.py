@@ -132,7 +132,7 @@ EXPECTED = {
     "wrong-mtu": Mistake(fr"SEND of 2048 bytes: path_mtu of the two ends differs: it is 1024 bytes at {QP}, and 2048 at {QP}$",
                          fr"incoming SEND from {QP}.*: path_mtu of the two ends differs: it is 1024 bytes at {QP}, and (2048 at|more "
                          fr"at|a packet with 2048 bytes of payload came from) {QP}$",
-                         fr"SEND of 2048 bytes: {INVALID}the receive posted there has less than 2048 bytes, {MTU}"),
+                         fr"SEND of 2048 bytes: {INVALID}the receive posted there has at least 2048 bytes; {MTU}"),
 }
 
 

@@ -171,7 +171,7 @@ def test_send_queue_full_of_unsignaled():
 def test_first_completion_in_error():
     with Situation("wrong-rkey", "text", program=WATCHED, options=()) as situation:
         qpn = situation.until_it_hangs()
-        matches(fr"QP 0x{qpn:06x} went to ERR: wr_id 4711 \(0x1267\), RDMA WRITE of 64 bytes at 0x1000 by rkey 0x[0-9a-f]+: "
+        matches(fr"QP 0x{qpn:06x} went to ERR: wr_id 4711 \(0x1267\), RDMA WRITE of 64 bytes at 0x1000 with rkey 0x[0-9a-f]+: "
                 r"IBV_WC_REM_ACCESS_ERR", softhca("why", situation.pid))
         matches(fr"^softhca\[\d+\]: QP 0x{qpn:06x} went to ERR: wr_id 4711", situation.end())
 
@@ -192,7 +192,7 @@ def test_what_only_the_adapter_knows():
     with Situation("no-receive") as situation:
         qpn = situation.until_it_hangs()
         matches(fr"^QP 0x{qpn:06x}: 2 sends without polled completion.*2 signaled: in progress in the NIC, or completed and not "
-                r"polled \(only the adapter knows which\); to QP .*rnr_retry is 7", why(situation.pid))
+                r"polled \(softhca watch cannot see which\); to QP .*rnr_retry is 7", why(situation.pid))
         matches(r"^wr_id 256 \(0x100\), SEND of QP .*its completion was not polled", why(situation.pid, 256))
         matches(r"\d+ polled \(", softhca("ps", situation.pid))
         situation.end()
