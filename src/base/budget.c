@@ -56,9 +56,13 @@ static void complain(struct budget *budget, uid_t uid, uint32_t used, uint32_t l
     uint64_t unlogged;
 
     if (log_first(&budget->refused, (uint64_t)uid + 1, &unlogged))
-        log_warn("uid %u gets no more %s from this process: it has %u, all other users have %u, of %u; one "
-                 "user may not take more than is still free; %s",
-                 (unsigned)uid, budget->what, used, budget->used, limit, budget->advice);
+        log_warn("limit per user reached: processes of uid %u use %u of the %u %s that this process has (all "
+                 "other "
+                 "users together: %u), and a user cannot use more than are free: further ones of uid %u are "
+                 "refused. "
+                 "Advice: %s",
+                 (unsigned)uid, used, limit, budget->what, budget->used - used, (unsigned)uid,
+                 budget->advice);
 }
 
 bool budget_take(struct budget *budget, uid_t uid, uint32_t amount, uint32_t limit)

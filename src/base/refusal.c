@@ -28,11 +28,6 @@ cold_path int refuse_null(const char *argument)
     return refuse(-EINVAL, REFUSAL_NULL, argument, 0, 0, 0);
 }
 
-cold_path int refuse_missing(const char *argument)
-{
-    return refuse(-EINVAL, REFUSAL_NULL, argument, 1, 0, 0);
-}
-
 cold_path int refuse_elsewhere(const char *argument)
 {
     return refuse(-EINVAL, REFUSAL_ELSEWHERE, argument, 0, 0, 0);

@@ -18,7 +18,7 @@ enum refusal_form {
     REFUSAL_RANGE,       /* value is not one of low to high */
     REFUSAL_TRIED,       /* the same, of what programs find out by trying */
     REFUSAL_BITS,        /* value has bits that are not in high; low: enum refusal_bits */
-    REFUSAL_NULL,        /* it is NULL; value: 1: or comp_mask says that it is not there */
+    REFUSAL_NULL,        /* it is NULL */
     REFUSAL_ELSEWHERE,   /* an object of another device context */
     REFUSAL_OTHER_PD,    /* value: its PD; low: that of the QP */
     REFUSAL_UNSUPPORTED, /* value is possible on other adapters */
@@ -28,14 +28,14 @@ enum refusal_form {
     REFUSAL_COUNT,       /* there are value of them, as many as may be */
     REFUSAL_MEMORY,      /* the system has no memory */
     /* modify */
-    REFUSAL_TRANSITION, /* value: from and, times 256, to; low: type of the QP */
+    REFUSAL_TRANSITION, /* value: from and, times 256, to; low: states that are possible, as bits */
     REFUSAL_MASK, /* as above, and times 65536 the type; low: bits that are missing; high: that are not taken */
     REFUSAL_CURRENT,       /* value: cur_qp_state; low: the state */
     REFUSAL_DRAINING,      /* in SQD with sends under way */
     REFUSAL_QKEY,          /* value: a Q_Key with the top bit set */
     REFUSAL_MIGRATION,     /* alternate paths */
     REFUSAL_MTU,           /* value, and low, the largest: enum ibv_mtu */
-    REFUSAL_WQ_TRANSITION, /* value, low: to, from: enum ibv_wq_state */
+    REFUSAL_WQ_TRANSITION, /* value, low: to, from: enum ibv_wq_state; high: states that are possible, as bits */
     /* paths */
     REFUSAL_NO_GRH,    /* is_global is 0 */
     REFUSAL_NO_GID,    /* value: sgid_index without a GID; low: mask of those that there are */
@@ -90,8 +90,10 @@ int refuse(int error, enum refusal_form form, const char *argument, int64_t valu
            uint64_t high);
 int refuse_range(const char *argument, int64_t value, uint64_t low, uint64_t high); /* -EINVAL */
 int refuse_bits(int error, const char *argument, enum refusal_bits names, uint64_t value, uint64_t allowed);
-int refuse_null(const char *argument);      /* -EINVAL */
-int refuse_missing(const char *argument);   /* the same of what comp_mask tells of; -EINVAL */
+int refuse_null(const char *argument); /* -EINVAL */
+/* The same of what comp_mask tells of: its bit is missing, or the argument is NULL. -EINVAL */
+#define refuse_missing(comp_mask, bit, argument)                                                             \
+    ((comp_mask) & (bit) ? refuse_null(argument) : refuse_because(-EINVAL, "comp_mask lacks " #bit))
 int refuse_elsewhere(const char *argument); /* -EINVAL */
 int refuse_unsupported(const char *argument, int64_t value);
 int refuse_invalid(const char *argument, int64_t value); /* -EINVAL */

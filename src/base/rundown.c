@@ -109,8 +109,9 @@ static void wait_for_record(uint32_t freed)
     static _Atomic bool told;
 
     if (!atomic_exchange_explicit(&told, true, memory_order_relaxed))
-        log_error("no memory for more than %u threads that use verbs: a thread waits in its first verb until "
-                  "another one ends, or there is memory",
+        log_error("out of memory for the state of more than %u threads that use verbs: a thread is blocked "
+                  "in its first "
+                  "call of a verb until memory is free or another thread exits",
                   RESERVED);
     sys_futex((uint32_t *)&records_freed, FUTEX_WAIT_PRIVATE, freed, TRY_AGAIN);
 }

@@ -105,7 +105,7 @@ static void add_fate(char *comment, const struct capture_record *record)
     if (record->fate < CAPTURE_FATES && texts[record->fate])
         add_comment(comment, "%s", texts[record->fate]);
     if (record->flags & CAPTURE_NOT_FETCHED)
-        add_comment(comment, "the receiver did not take the payload");
+        add_comment(comment, "payload unknown: the receiver dropped the message before it read it");
 }
 
 static void emit(struct cutter *cutter)
@@ -445,7 +445,8 @@ static void take_piggyback(struct cutter *cutter, const struct capture_record *r
     packet.psn = psn_make(record->ack_psn);
     packet.syndrome = PLAIN_ACK;
     packet.msn = ((sent ? sent->messages : flow->messages) + flow->msn_ahead) & PSN_MASK;
-    take_acknowledgement(cutter, flow, sent, &packet, "came with the request that follows");
+    take_acknowledgement(cutter, flow, sent, &packet,
+                         "reconstructed: this acknowledgement was carried by the request that follows");
 }
 
 static void take_of_link(struct cutter *cutter, const struct capture_record *record, const uint8_t *payload)
@@ -480,7 +481,9 @@ static bool take_control(struct cutter *cutter, const struct capture_record *rec
         add_comment(cutter->pending, "QP 0x%06x sent a request of unknown opcode 0x%02x to QP 0x%06x",
                     record->src_qpn & PSN_MASK, record->opcode, record->dest_qpn & PSN_MASK);
     else if (record->packet_flags & PACKET_DROPPED)
-        add_comment(cutter->pending, "QP 0x%06x told QP 0x%06x that it has dropped a request",
+        add_comment(cutter->pending,
+                    "SoftHCA's drop notice, which is no packet of IBA: QP 0x%06x told QP 0x%06x that it "
+                    "dropped a request",
                     record->src_qpn & PSN_MASK, record->dest_qpn & PSN_MASK);
     else if (!((record->flags & CAPTURE_UNACKED) && is_response))
         return false;

@@ -105,7 +105,7 @@ static bool lingers(const struct cm_id *id)
 void enter(struct cm *cm, struct cm_id *id, enum cm_state state)
 {
     cm->lingering -= lingers(id);
-    log_debug("cm: comm id %08x (peer's %08x): %s -> %s", id->local_comm_id, id->remote_comm_id,
+    log_debug("CM: communication ID 0x%08x (remote 0x%08x): %s -> %s", id->local_comm_id, id->remote_comm_id,
               cm_state_name(id->state), cm_state_name(state));
     id->state = (uint8_t)state;
     cm->lingering += lingers(id);

@@ -115,14 +115,14 @@ static void check_rights(struct checking *checking, const struct end *end)
 
         if (wanted && !given)
             report(checking, RISK, "access", end, NULL, NULL,
-                   "it allows %s (qp_access_flags), and no MR of its PD does: all %s fail with "
-                   "IBV_WC_REM_ACCESS_ERR",
+                   "its qp_access_flags have %s, but no MR of its PD has it so far: %s to it fail with "
+                   "IBV_WC_REM_ACCESS_ERR until one is registered",
                    all[i].name, all[i].request);
         else if (given && !wanted)
             report(checking, RISK, "access", end, NULL, NULL,
-                   "an MR of its PD allows %s, and the QP does not (qp_access_flags): %s on this connection "
-                   "fail "
-                   "with an error",
+                   "an MR of its PD has %s, but its qp_access_flags lack it: %s to it fail at the requester "
+                   "with "
+                   "IBV_WC_REM_INV_REQ_ERR",
                    all[i].name, all[i].request);
     }
 }
@@ -178,7 +178,11 @@ static bool check_states(struct checking *checking, const struct end *from, cons
     }
     if (!is_connected_state(b)) {
         report(checking, WRONG, "state", from, to, NULL,
-               "the other end is in %s, where it drops all that comes (ibv_modify_qp to RTR and RTS)",
+               b->state == IBV_QPS_ERR
+                   ? "the other end is in %s, where it drops all that comes (softhca why has the reason)"
+                   : "the other end is in %s, where it drops all that comes: its program has to move it to "
+                     "RTR and "
+                     "RTS (ibv_modify_qp)",
                name_qp_state(b->state));
         return false;
     }

@@ -21,7 +21,8 @@ static void describe_repairs(struct out *out, const struct qp_record *qp, bool f
         {"sequence_naks", "PSN sequence NAKs received", sender->sequence_naks, false},
         {"rnr_naks", "RNR NAKs received", sender->rnr_naks, false},
         {"timeouts", "timeouts", sender->expirations, true},
-        {"probes", "probes for a missing acknowledgement", sender->probes_sent, true},
+        {"probes", "probes (a packet sent again early, because its acknowledgement is missing)",
+         sender->probes_sent, true},
         {"congestion_notifications", "CNPs received", sender->congestions, false},
         {"duplicates", "duplicate requests", responder->duplicates, false},
         {"held_completions", "completions held back by an injected fault", qp->held_completions, false},
@@ -53,10 +54,7 @@ static void describe_path(struct out *out, const struct path_record *path, bool 
         out_string(out, "not_mapped_because", why);
     if (failed && unsettled)
         return;
-    if (path->kind == PATH_NOBODY)
-        words_add(words, " (no such QP");
-    else /* CMA is the connection manager to most readers */
-        words_add(words, " (path: %s", path->kind == PATH_CMA ? "kernel copy" : name_path(path->kind));
+    words_add(words, " (path: %s", path_words(path->kind));
     if (why && !failed)
         words_add(words, ", peer's memory not mapped: %s", why);
     words_add(words, ")");
@@ -255,12 +253,11 @@ static void describe_mapped(const struct view *view, struct out *out, const stru
     whole = record.length == object->key.length;
     out_number(out, "mapped", record.length);
     if (record.length)
-        words_add(words, ", directly accessible to peers: %s", whole ? "all" : "in part");
+        words_add(words, ", mapped for peers: %s", whole ? "all" : "in part");
     if (whole || record.reason >= MAPPED_REASONS || !record.reason)
         return;
     out_string(out, "not_mapped_because", mapped_reason_text((enum mapped_reason)record.reason));
-    words_add(words,
-              record.length ? ", rest not directly accessible: %s" : ", not directly accessible to peers: %s",
+    words_add(words, record.length ? ", rest not mapped: %s" : ", not mapped for peers: %s",
               mapped_reason_text((enum mapped_reason)record.reason));
 }
 
@@ -276,7 +273,7 @@ static void describe_key(const struct view *view, struct out *out, const struct 
         out_number(out, "length", key->length);
         words_add(words, ": at 0x%llx", (unsigned long long)key->address);
         if (key->rkey)
-            words_add(words, ", rkey 0x%x", key->rkey);
+            words_add(words, ", rkey 0x%08x", key->rkey);
         if (key->mws)
             words_add(words, ", %u MWs bound", key->mws);
         describe_mapped(view, out, object, words);

@@ -38,6 +38,7 @@ void words_add_access(struct words *words, uint64_t flags);
 struct inject_strike;
 bool explain_strike(const struct view *view, struct out *out, const struct inject_strike *strike);
 /* nak.c: which causes a NAK of the peer can have. */
+const char *name_nak(uint64_t code);
 void words_add_nak(struct words *words, const struct object *qp);
 /* limits.c: values that the ends have to agree on, of a request that `responder` has refused. requester: NULL if it
  * cannot be read. */

@@ -86,8 +86,10 @@ static bool add_key_reason(const struct view *view, struct words *words, const s
         add_withdrawn(view, words, fault);
         return true;
     case FAULT_KEY_REPLACED:
-        words_add(words, "no MR has this %s now: its MR was deregistered, and the same index was given to ",
-                  name);
+        words_add(
+            words,
+            "this %s is stale: its MR was deregistered, and its key slot (the upper 24 bits) is now that of ",
+            name);
         add_region(words, fault);
         return true;
     case FAULT_WINDOW_UNBOUND:
@@ -130,9 +132,9 @@ static bool add_key_reason(const struct view *view, struct words *words, const s
         add_region(words, fault);
         return true;
     case FAULT_PAGES:
-        words_add(words, "memory of ");
+        words_add(words, "the program has unmapped or write-protected memory of ");
         add_region(words, fault);
-        words_add(words, " is unmapped by now, or not writable");
+        words_add(words, " since its registration (munmap, mprotect)");
         return true;
     default:
         return false;
@@ -365,11 +367,11 @@ static void add_silence(const struct view *view, struct words *words, const stru
     if (fault->value == PATH_WIRE)
         words_add(
             words,
-            ": dest_qp_num or GID is wrong, here or at the peer; that QP is destroyed, not in RTR yet, or "
-            "in ERR; its process has ended; or packets are lost");
+            ": check that dest_qp_num and the GIDs are right at both ends, that the peer's QP is in RTR or "
+            "RTS, and that the network lets UDP port 4791 through");
     else
-        words_add(words,
-                  ": that QP is destroyed, not in RTR yet, or in ERR, or its dest_qp_num is not this QP");
+        words_add(words, ": check that it is in RTR or RTS, and that its dest_qp_num is this QP (softhca "
+                         "check, as its user)");
 }
 
 static void add_response(const struct view *view, struct words *words, const struct object *qp)
@@ -382,9 +384,11 @@ static void add_response(const struct view *view, struct words *words, const str
         words_add(words, "path_mtu of the two ends differs: it is %u bytes here, and %u at QP 0x%06x",
                   qp_mtu_bytes(qp), qp_mtu_bytes(&peer), qp->qp.attributes.dest_qpn);
     else
-        words_add(words,
-                  "the response does not fit it: path_mtu of the two ends probably differs (%u bytes here)",
-                  qp_mtu_bytes(qp));
+        words_add(
+            words,
+            "the response packets do not have the length that the request asks for: path_mtu of the two "
+            "ends probably differs (%u bytes here)",
+            qp_mtu_bytes(qp));
 }
 
 /* --- the reason ----------------------------------------------------------------------------------------- */
@@ -406,6 +410,43 @@ static void add_short_receive(struct words *words, const struct object *qp, bool
         words_add(words, " (the message has %llu, and 40 for the GRH come in front of it)", came - 40);
     else
         words_add(words, " for the %llu that came", came);
+}
+
+static void add_length_reason(struct words *words, const struct object *qp)
+{
+    unsigned long long value = qp->qp.fault.value, wanted = qp->qp.fault.wanted;
+
+    words_add(words, "the message has %llu bytes, but ", value);
+    if (wanted == sizeof(uint64_t))
+        words_add(words, "an atomic has %llu", wanted);
+    else if (qp->qp.type == IBV_QPT_RAW_PACKET)
+        words_add(words, "has to have 14 (an Ethernet header) to %llu (the MTU of the network interface)",
+                  wanted);
+    else
+        words_add(words, "may have at most %llu (%s)", wanted,
+                  qp->qp.type == IBV_QPT_UD ? "a UD message is one packet, of active_mtu of the port"
+                                            : "max_msg_sz of ibv_query_port()");
+}
+
+static const char *bind_reason(uint64_t why)
+{
+    static const char *const reasons[] = {
+        [BIND_ACCEPTED] = "the bind was refused, and is possible by now",
+        [BIND_NO_MW] = "no MW has the rkey that is to be bound",
+        [BIND_MW_PD] = "the MW is of another PD than the QP",
+        [BIND_MW_KEY] = "rkey of the work request is not that of the MW",
+        [BIND_MW_BOUND] = "the type 2 MW is bound already: invalidate it first (IBV_WR_LOCAL_INV)",
+        [BIND_NOTHING] = "bind_info.length is 0, which does not unbind a type 2 MW (IBV_WR_LOCAL_INV does)",
+        [BIND_REGION] = "no MR that MWs can be bound to has the lkey of bind_info.mr",
+        [BIND_REGION_PD] = "bind_info.mr is of another PD than the QP",
+        [BIND_REGION_ACCESS] = "bind_info.mr lacks IBV_ACCESS_MW_BIND",
+        [BIND_FLAGS] = "bind_info.mw_access_flags has flags that an MW cannot have",
+        [BIND_LOCAL_WRITE] = "bind_info.mw_access_flags has remote write or atomic, which needs "
+                             "IBV_ACCESS_LOCAL_WRITE of bind_info.mr",
+        [BIND_RANGE] = "the range of bind_info is not inside of bind_info.mr",
+    };
+
+    return why < array_size(reasons) ? reasons[why] : "the bind was refused";
 }
 
 /* look: at the peer, too. */
@@ -453,7 +494,7 @@ static void add_reason(const struct view *view, struct words *words, const struc
         if (look)
             add_refusal(view, words, qp);
         else
-            words_add(words, "the peer refused it");
+            words_add(words, "its peer refused a request with a NAK (%s)", name_nak(value));
         return;
     case FAULT_NO_RECEIVE:
         add_peer(words, &qp->qp);
@@ -464,7 +505,7 @@ static void add_reason(const struct view *view, struct words *words, const struc
             words_add(words, " (rnr_retry_count of the peer's rdma_conn_param)");
         return;
     case FAULT_INJECTED:
-        words_add(words, "the user asked for it (injected fault: softhca run --fault, softhca-fault(7))");
+        words_add(words, "an injected fault (softhca run --fault, softhca-fault(7))");
         return;
     case FAULT_SILENCE:
     case FAULT_PSN:
@@ -480,15 +521,14 @@ static void add_reason(const struct view *view, struct words *words, const struc
                                "atomic (an attribute of ibv_modify_qp to RTS)");
         return;
     case FAULT_LENGTH:
-        words_add(words, "the message has %llu bytes, but may have at most %llu", value, wanted);
+        add_length_reason(words, qp);
         return;
     case FAULT_WORK_REQUEST:
-        words_add(words, "this QP cannot do that (its type, or how it was created)");
+        words_add(words, "%s is not possible on a QP of type %s", name_send_opcode(fault->opcode),
+                  name_qp_type(qp->qp.type));
         return;
     case FAULT_BIND:
-        words_add(words,
-                  "the bind is invalid: another PD, bound already (type 2), a key of another MW, or access "
-                  "flags that its MR does not give");
+        words_add(words, "%s", bind_reason(value));
         return;
     case FAULT_REFERENCE:
         words_add(words, "the peer could not read its own memory, which is unmapped by now");

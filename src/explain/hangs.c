@@ -100,7 +100,8 @@ static void describe_window(const struct view *view, struct out *out, const stru
     words_add_thread(view, words, cq->window_by);
     words_add(words, " called ibv_start_poll() and has not called ibv_end_poll(); ");
     if (cq->window_waits_by == cq->window_by) {
-        words_add(words, "it polls the CQ again and has waited for itself for ");
+        words_add(words, "it has called ibv_start_poll() or ibv_poll_cq() again, and has been deadlocked "
+                         "with itself for ");
     } else {
         words_add_thread(view, words, cq->window_waits_by);
         words_add(words, " has waited in a poll of the CQ for ");
@@ -235,7 +236,7 @@ static void describe_send_queue(const struct view *view, struct out *out, const 
     out_number(out, "ended", ended);
     out_line(out, 1,
              "%u of them have ended; their slots are free once the completion of a later, signaled one is "
-             "polled, and none is",
+             "polled, but no later one is signaled",
              ended);
     out_line(out, 1, "ibv_post_send() returns ENOMEM from now on; signal at least one of each %u requests",
              object->qp.send_depth);
@@ -388,8 +389,9 @@ static void describe_connecting(const struct view *view, struct out *out, const 
                   answerer.given ? "read, and not answered," : "not read");
     else
         words_add(words,
-                  answerer.given ? "process %d has read it, and neither accepts nor rejects it as "
-                                 : "it lies unread in the event channel of process %d, for ",
+                  answerer.given
+                      ? "process %d has read it and called neither rdma_accept() nor rdma_reject(), at "
+                      : "it lies unread in the event channel of process %d, for ",
                   (int)(there->pid ? there->pid : there->header.pid));
     add_place(words, object->id.destination, object->id.destination_port);
     explanation_begin(view, out, "hang", words->text);

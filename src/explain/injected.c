@@ -17,15 +17,19 @@ static void add_connection(struct words *words, const struct inject_strike *stri
                   rule->what == INJECT_ADDR_ERROR ? "rdma_resolve_addr" : "rdma_resolve_route");
         return;
     case INJECT_REJECTED:
-        words_add(words, "%srequest %u is %s with reason %u", rule->side == INJECT_PASSIVE ? "arrived " : "",
+        words_add(words, "%s (REQ) %u is %s with reason %u",
+                  rule->side == INJECT_PASSIVE ? "arrived connection request" : "connection request",
                   strike->match, name, (unsigned)rule->value);
+        if (inject_reason_name(rule->value))
+            words_add(words, " (%s)", inject_reason_name(rule->value));
         return;
     case INJECT_UNREACHABLE:
-        words_add(words, "request %u is lost with all its repetitions: %s follows", strike->match, name);
+        words_add(words, "connection request (REQ) %u and its retries are lost: %s follows", strike->match,
+                  name);
         return;
     case INJECT_DISCONNECTED:
         if (rule->time)
-            words_add(words, "connection %u is disconnected after its time", strike->match);
+            words_add(words, "connection %u is disconnected, because its time= has passed", strike->match);
         else
             words_add(words, "%s at call %u of %s, for QP 0x%06x", name, strike->match,
                       inject_call_names[rule->at], strike->qpn);
@@ -83,14 +87,13 @@ static void add_idle(struct words *words, const struct inject_strike *strike)
 {
     const struct inject_rule *rule = &strike->fault->rule;
 
-    words_add(words, "never struck: ");
+    words_add(words, "was never applied: ");
     if (!strike->match)
-        words_add(words, "the program has done nothing that it selects");
+        words_add(words, "nothing that the program did matched it");
     else if (rule->kind == INJECT_LIMIT)
         words_add(words, "%u calls stayed within the limit", strike->match);
     else
-        words_add(words, "%u %s selected, and none was struck", strike->match,
-                  strike->match == 1 ? "time" : "times");
+        words_add(words, "%u matched, and none was chosen (n, count, every, percent)", strike->match);
 }
 
 bool explain_strike(const struct view *view, struct out *out, const struct inject_strike *strike)
@@ -100,7 +103,7 @@ bool explain_strike(const struct view *view, struct out *out, const struct injec
 
     words_add(&words, "injected fault '%s' ", strike->fault->rule.text);
     if (struck) {
-        words_add(&words, "struck: ");
+        words_add(&words, "applied: ");
         add_what(&words, strike);
     } else {
         add_idle(&words, strike);

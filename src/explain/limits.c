@@ -37,8 +37,8 @@ void words_add_packet_length(struct words *words, const struct object *requester
         words_add(words, "%s at QP 0x%06x", fault->wanted < theirs ? "less" : "more",
                   responder->qp.attributes.dest_qpn);
     else
-        words_add(words, "a packet of %llu bytes came from QP 0x%06x", (unsigned long long)fault->value,
-                  responder->qp.attributes.dest_qpn);
+        words_add(words, "a packet with %llu bytes of payload came from QP 0x%06x",
+                  (unsigned long long)fault->value, responder->qp.attributes.dest_qpn);
 }
 
 /* The tries in count and time: the attributes have exponents. Each retry on the network waits longer (transport/retry.c). */
@@ -56,8 +56,8 @@ void words_add_tries(struct words *words, const struct qp_attributes *attributes
         while (timeout < units[unit].ns && unit + 1 < array_size(units))
             unit++;
         tenths = (timeout + units[unit].ns / 20) / (units[unit].ns / 10);
-        words_add(words, " of at least %llu.%llu %s", (unsigned long long)(tenths / 10),
+        words_add(words, ", each of at least %llu.%llu %s", (unsigned long long)(tenths / 10),
                   (unsigned long long)(tenths % 10), units[unit].name);
     }
-    words_add(words, " (timeout %u, retry_cnt %u)", attributes->timeout, attributes->retry_count);
+    words_add(words, " (timeout code %u, retry_cnt %u)", attributes->timeout, attributes->retry_count);
 }

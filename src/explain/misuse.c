@@ -46,12 +46,14 @@ static void describe_call(const struct view *view, struct out *out, const char *
 static const char *advice(enum misuse_form form, const char *object)
 {
     if (form == MISUSE_CHANNEL)
-        return "the ids of an event channel are destroyed before it; with the library of a NIC this use of "
-               "freed memory may crash the program";
+        return "destroy all ids of an event channel before the channel; with rdma-core this use of freed "
+               "memory may "
+               "crash the program";
     if (form == MISUSE_TWICE && strncmp(object, "QP ", 3) == 0)
-        return "a QP is destroyed once: that of an id by rdma_destroy_qp() or rdma_destroy_ep(), every other "
-               "by ibv_destroy_qp()";
-    return "with the library of a NIC this use of freed memory may crash the program";
+        return "destroy each QP only once: one of rdma_create_qp() by rdma_destroy_qp() or "
+               "rdma_destroy_ep(), every "
+               "other by ibv_destroy_qp()";
+    return "with rdma-core this use of freed memory may crash the program";
 }
 
 bool explain_misuse(const struct view *view, struct out *out, uint32_t number)

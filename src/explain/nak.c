@@ -3,6 +3,8 @@
  * 9.7.5.2.8); those that a request of that opcode cannot have are left out. */
 #include "explain/explain.h"
 
+#define CHECK ". Check that "
+
 static bool is_send(uint8_t opcode)
 {
     return opcode == IBV_WR_SEND || opcode == IBV_WR_SEND_WITH_IMM || opcode == IBV_WR_SEND_WITH_INV;
@@ -32,55 +34,70 @@ static void add_invalid_request(struct words *words, const struct object *qp)
 {
     uint8_t opcode = qp->qp.fault.opcode;
 
-    words_add(words, "(invalid request): ");
+    if ((is_atomic(opcode) || opcode == IBV_WR_ATOMIC_WRITE) && qp->qp.fault.address % sizeof(uint64_t)) {
+        words_add(words, ": the address is not a multiple of 8");
+        return;
+    }
+    words_add(words, "%s", CHECK);
     if (is_send(opcode)) {
         if (qp->qp.type == IBV_QPT_XRC_SEND)
-            words_add(words, "no SRQ there has that number, or ");
-        words_add(words, "the receive posted there has less than %u bytes", qp->qp.fault.length);
+            words_add(words, "an SRQ there has the number of the work request; ");
+        words_add(words, "the receive posted there has at least %u bytes", qp->qp.fault.length);
     } else {
-        words_add(words, "qp_access_flags of that QP lack %s", access_flag(opcode));
+        words_add(words, "qp_access_flags of that QP have %s", access_flag(opcode));
     }
     if (is_send(opcode) || is_write(opcode))
-        words_add(words, ", or path_mtu of the two ends differs (%u bytes here)", qp_mtu_bytes(qp));
+        words_add(words, "; path_mtu of that QP is %u bytes, as it is here", qp_mtu_bytes(qp));
     else
-        words_add(words,
-                  ", or more READs and atomics were in flight than its max_dest_rd_atomic permits "
-                  "(max_rd_atomic here is %u)",
+        words_add(words, "; max_dest_rd_atomic of that QP is at least %u, which is max_rd_atomic here",
                   qp->qp.attributes.max_rd_atomic);
-    if (is_atomic(opcode) || opcode == IBV_WR_ATOMIC_WRITE)
-        words_add(words, ", or the address is no multiple of 8");
 }
 
 static void add_remote_access(struct words *words, uint8_t opcode)
 {
-    words_add(words, "(remote access error): ");
     if (is_send(opcode))
-        words_add(words, "the rkey to invalidate names no bound type 2 MW of the PD of that QP");
+        words_add(words, ": the rkey to invalidate names no bound type 2 MW of the PD of that QP");
     else
-        words_add(
-            words,
-            "no MR or bound MW there has this rkey (it is wrong, or was deregistered, invalidated or "
-            "bound again), or the MR or MW is of another PD than that QP, lacks %s, or does not contain "
-            "the range",
-            access_flag(opcode));
+        words_add(words,
+                  CHECK
+                  "an MR or bound MW there has this rkey now (it was not deregistered, invalidated or bound "
+                  "again); it is of the PD of that QP; it has %s; it contains the whole range",
+                  access_flag(opcode));
 }
 
 static void add_remote_operation(struct words *words, uint8_t opcode)
 {
-    words_add(words, "(remote operational error): ");
     if (is_send(opcode) || opcode == IBV_WR_RDMA_WRITE_WITH_IMM)
         words_add(
             words,
-            "the buffer of the receive posted there is not usable: its MR lacks IBV_ACCESS_LOCAL_WRITE, "
-            "has another lkey or PD, does not contain it, or was deregistered");
+            ": that process could not write into the buffer of its posted receive" CHECK
+            "the MR of each lkey still exists, is of the PD of that QP, has IBV_ACCESS_LOCAL_WRITE, and "
+            "contains the whole buffer");
     else
-        words_add(words, "a fault of that end, which this request did not cause");
+        words_add(words,
+                  ": the responder had an internal error, which this request did not cause (see the log "
+                  "of that host)");
+}
+
+const char *name_nak(uint64_t code)
+{
+    switch (code) {
+    case NAK_INVALID_REQUEST:
+        return "invalid request";
+    case NAK_REMOTE_ACCESS:
+        return "remote access error";
+    case NAK_REMOTE_OPERATION:
+        return "remote operational error";
+    default:
+        return "a code that IBA does not define";
+    }
 }
 
 void words_add_nak(struct words *words, const struct object *qp)
 {
     const struct fault_record *fault = &qp->qp.fault;
 
+    words_add(words, "(%s)", name_nak(fault->value));
     switch (fault->value) {
     case NAK_INVALID_REQUEST:
         add_invalid_request(words, qp);
@@ -92,9 +109,11 @@ void words_add_nak(struct words *words, const struct object *qp)
         add_remote_operation(words, fault->opcode);
         break;
     default:
-        words_add(words, "(NAK code %llu)", (unsigned long long)fault->value);
+        words_add(words, ": NAK code %llu", (unsigned long long)fault->value);
         break;
     }
-    words_add(words, "; the process of the peer says which%s",
-              qp->qp.path.kind == PATH_WIRE ? ", if it runs SoftHCA" : "");
+    if (qp->qp.path.kind == PATH_WIRE)
+        words_add(words, ". If the peer runs SoftHCA, softhca why there has the one cause");
+    else
+        words_add(words, ". softhca why %d, as its user, has the one cause", (int)qp->qp.path.peer_pid);
 }

@@ -143,19 +143,34 @@ const char *name_path(uint32_t kind)
     return NAME_OF(names, kind);
 }
 
+const char *path_words(uint32_t kind)
+{
+    static const char *const words[] = {
+        [PATH_UNKNOWN] = "not known yet", [PATH_RING] = "shared-memory ring",
+        [PATH_CMA] = "kernel copy",       [PATH_SELF] = "same process",
+        [PATH_MAPPED] = "mapped memory",  [PATH_SEARCHED] = "peer not found yet",
+        [PATH_NOBODY] = "no such QP",     [PATH_GONE] = "peer process ended",
+        [PATH_WIRE] = "network",          [PATH_PORT_DOWN] = "port down",
+    };
+
+    return NAME_OF(words, kind);
+}
+
 const char *name_path_why(uint32_t why)
 {
     static const char *const names[] = {
         [PATH_WHY_UNKNOWN] = NULL,
-        [PATH_WHY_OFF] = "this process does not map memory of peers (softhca doctor has the reason)",
+        [PATH_WHY_OFF] = "this process does not map memory of peers, and messages are copied instead "
+                         "(softhca doctor has the "
+                         "reason)",
         [PATH_WHY_FORBIDDEN] =
             "no permission to read memory of the peer process (ptrace access: another user, another "
             "PID namespace, kernel.yama.ptrace_scope, or a seccomp filter)",
         [PATH_WHY_HIDDEN] = "the peer process does not let this process read its SoftHCA state "
                             "(PR_SET_DUMPABLE is 0, or another user)",
-        [PATH_WHY_UNUSED] =
-            "no request so far was for memory that both processes map (softhca ps says at the "
-            "peer's MRs why)",
+        [PATH_WHY_UNUSED] = "no MR of the peer that was accessed so far is mapped (softhca ps of the peer "
+                            "process has the reason at "
+                            "each MR)",
         [PATH_WHY_REFUSED] =
             "the kernel refuses process_vm_writev and process_vm_readv since the connection was made "
             "(a seccomp filter)",

@@ -12,7 +12,8 @@ const char *name_status(uint32_t status);
 const char *name_send_opcode(uint32_t opcode);
 const char *name_cm_event(uint32_t type);
 const char *name_id_state(uint32_t state);
-const char *name_path(uint32_t kind);
+const char *name_path(uint32_t kind);  /* in JSON and labels */
+const char *path_words(uint32_t kind); /* in text */
 /* Why it is not "mapped"; NULL: there is nothing to be said. */
 const char *name_path_why(uint32_t why);
 const char *name_sender_wait(uint32_t wait);

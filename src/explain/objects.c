@@ -389,11 +389,11 @@ struct label object_label(const struct view *view, const struct object *object)
         words_add(&words, "QP 0x%06x", object_qpn(object));
         break;
     case OBJECT_MR:
-        words_add(&words, "MR of %llu bytes with lkey 0x%x", (unsigned long long)object->key.length,
+        words_add(&words, "MR of %llu bytes with lkey 0x%08x", (unsigned long long)object->key.length,
                   object->key.lkey);
         break;
     case OBJECT_MW:
-        words_add(&words, "MW with rkey 0x%x", object->key.rkey);
+        words_add(&words, "MW with rkey 0x%08x", object->key.rkey);
         break;
     case OBJECT_CONTEXT:
         printable(device, object->item.device, sizeof(object->item.device));

@@ -151,8 +151,8 @@ void explain_process(const struct view *view, struct out *out)
     listed_children(view, NO_OBJECT, &all);
     words_add(&cause,
               view->header.watched
-                  ? "idle, as far as it is watched: no blocked destroy, no send without polled completion; "
-                    "unread events and unpolled completions are known to the adapter only"
+                  ? "idle, as far as softhca watch can see: no blocked destroy, no send without polled "
+                    "completion; unread events and unpolled completions of a NIC are not visible"
                   : "idle: no blocked destroy, no QP in error, no outstanding send, no unread event");
     explanation_begin(view, out, "idle", cause.text);
     if (all.total) {

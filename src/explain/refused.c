@@ -10,6 +10,14 @@
 #define STACK_LINES 12u
 #define PRESENT_MS  100u /* what is told as it happens has no age */
 
+/* The attribute that limits an argument, for one kind of object and one call only, where they are given. */
+struct named_limit {
+    const char *argument;
+    uint32_t kind;
+    const char *call, *name;
+};
+#define DEVICE(attribute) attribute " of ibv_query_device()"
+
 static const char *const qp_mask_names[] = {
     "IBV_QP_STATE",
     "IBV_QP_CUR_STATE",
@@ -100,8 +108,9 @@ static void add_mask(struct words *words, const struct refused_record *record)
         words_add(words, ", which attr_mask lacks");
     }
     if (record->high) {
-        words_add(words, "%s", record->low ? "; it takes no " : "takes no ");
+        words_add(words, "%s", record->low ? "; it does not permit " : "does not permit ");
         add_bits(words, BITS_QP_MASK, record->high);
+        words_add(words, ", which attr_mask has");
     }
 }
 
@@ -111,6 +120,146 @@ static void add_page(struct words *words, const struct refused_record *record, c
 
     words_add(words, "the page at 0x%llx %s (%llu bytes into the range of %llu bytes)", page, what,
               page > begin ? page - begin : 0, (unsigned long long)record->high);
+}
+
+/* Where the name of an attribute depends on the object or the call: call is how the call's name begins. */
+static const char *find_limit(const struct named_limit *limits, size_t count,
+                              const struct refused_record *record, const char *argument)
+{
+    for (size_t i = 0; i < count; i++) {
+        const struct named_limit *limit = &limits[i];
+
+        if (strcmp(limit->argument, argument) == 0 && (!limit->kind || limit->kind == record->kind) &&
+            (!limit->call || strncmp(record->call, limit->call, strlen(limit->call)) == 0))
+            return limit->name;
+    }
+    return NULL;
+}
+
+/* Which attribute says how large the argument may be. NULL: the number is the specification's. */
+static const char *limit_of(const struct refused_record *record, const char *argument)
+{
+    static const struct named_limit limits[] = {
+        {"cap.max_send_wr", 0, NULL, DEVICE("max_qp_wr")},
+        {"cap.max_recv_wr", 0, NULL, DEVICE("max_qp_wr")},
+        {"cap.max_send_sge", 0, NULL, DEVICE("max_sge")},
+        {"cap.max_recv_sge", 0, NULL, DEVICE("max_sge")},
+        {"cap.max_inline_data", 0, NULL, "SoftHCA's limit, which no attribute of the device tells"},
+        {"attr.max_wr", 0, NULL, DEVICE("max_srq_wr")},
+        {"attr.max_sge", 0, NULL, DEVICE("max_srq_sge")},
+        {"attr.srq_limit", 0, NULL, "attr.max_wr"},
+        {"srq_limit", 0, NULL, "max_wr of the SRQ"},
+        {"max_wr", OBJECT_SRQ, NULL, DEVICE("max_srq_wr")},
+        {"max_wr", 0, NULL, DEVICE("max_qp_wr")},
+        {"max_sge", 0, NULL, DEVICE("max_sge")},
+        {"num_sge", OBJECT_SRQ, NULL, "max_sge of the SRQ"},
+        {"num_sge", OBJECT_WQ, NULL, "max_sge of the WQ"},
+        {"num_sge", 0, "ibv_post_recv", "max_recv_sge of the QP"},
+        {"num_sge", 0, NULL, "max_send_sge of the QP"},
+        {"length of the inline data", 0, NULL, "max_inline_data of the QP"},
+        {"cqe", 0, NULL, DEVICE("max_cqe")},
+        {"comp_vector", 0, NULL, "num_comp_vectors of struct ibv_context, less 1"},
+        {"max_rd_atomic", 0, NULL, DEVICE("max_qp_init_rd_atom")},
+        {"initiator_depth", 0, NULL, DEVICE("max_qp_init_rd_atom")},
+        {"max_dest_rd_atomic", 0, NULL, DEVICE("max_qp_rd_atom")},
+        {"responder_resources", 0, NULL, DEVICE("max_qp_rd_atom")},
+        {"pkey_index", 0, NULL, "pkey_tbl_len of ibv_query_port(), less 1"},
+        {"log_ind_tbl_size", 0, NULL,
+         "max_rwq_indirection_table_size of ibv_query_device_ex(), as a power of 2"},
+        {"length", 0, "ibv_alloc_dm", "max_dm_size of ibv_query_device_ex()"},
+        {"private_data_len", 0, NULL, "the room that a message of the connection manager has for it"},
+        {"timeout", 0, NULL, "an attribute of 5 bits"},
+        {"min_rnr_timer", 0, NULL, "an attribute of 5 bits"},
+        {"retry_cnt", 0, NULL, "an attribute of 3 bits"},
+        {"rnr_retry", 0, NULL, "an attribute of 3 bits"},
+        {"sl", 0, NULL, "an attribute of 4 bits"},
+    };
+
+    return find_limit(limits, array_size(limits), record, argument);
+}
+
+static void add_range(struct words *words, const struct refused_record *record, const char *argument)
+{
+    unsigned long long low = record->low, high = record->high;
+    const char *limit = limit_of(record, argument);
+
+    words_add(words, "%s is %lld, but ", argument, (long long)record->value);
+    if (low == high)
+        words_add(words, "has to be %llu", low);
+    else if (high == UINT64_MAX)
+        words_add(words, "has to be at least %llu", low);
+    else if (low == 0)
+        words_add(words, "may be at most %llu", high);
+    else
+        words_add(words, "has to be %llu to %llu", low, high);
+    if (limit && record->value > 0 && (uint64_t)record->value > record->high)
+        words_add(words, " (%s)", limit);
+}
+
+/* Objects of which the process has as many as may be. */
+static void add_count(struct words *words, const struct refused_record *record, const char *what)
+{
+    static const struct named_limit limits[] = {
+        {"CQs", 0, NULL, DEVICE("max_cq")}, {"MRs", 0, NULL, DEVICE("max_mr")},
+        {"MWs", 0, NULL, DEVICE("max_mw")}, {"MRs and MWs together", 0, NULL, DEVICE("max_mr and max_mw")},
+        {"PDs", 0, NULL, DEVICE("max_pd")}, {"AHs", 0, NULL, DEVICE("max_ah")},
+    };
+    const char *limit = find_limit(limits, array_size(limits), record, what);
+
+    words_add(words, "this process has %lld %s, and may have no more", (long long)record->value, what);
+    if (limit)
+        words_add(words, " (%s)", limit);
+}
+
+/* What an argument may be of which no number is the limit. */
+static const char *valid_values(const char *argument)
+{
+    static const struct {
+        const char *argument, *values;
+    } all[] = {
+        {"qp_type",
+         "IBV_QPT_RC (2), IBV_QPT_UC (3), IBV_QPT_UD (4), IBV_QPT_RAW_PACKET (8), IBV_QPT_XRC_SEND "
+         "(9) and IBV_QPT_XRC_RECV (10)"},
+        {"qp_state", "IBV_QPS_RESET (0) to IBV_QPS_ERR (6)"},
+        {"srq_type", "IBV_SRQT_BASIC (0), IBV_SRQT_XRC (1) and IBV_SRQT_TM (2)"},
+        {"srq_type of srq", "IBV_SRQT_BASIC (0), and IBV_SRQT_TM (2) of a QP of type RC"},
+        {"sa_family", "AF_INET (2), AF_INET6 (10) and AF_IB (27)"},
+        {"ps", "RDMA_PS_IPOIB (2), RDMA_PS_TCP (262), RDMA_PS_UDP (273) and RDMA_PS_IB (319)"},
+        {"size of a spec", "the size of the struct of its type"},
+        {"type", "IBV_FLOW_ATTR_NORMAL (0), IBV_FLOW_ATTR_ALL_DEFAULT (1), IBV_FLOW_ATTR_MC_DEFAULT (2) and "
+                 "IBV_FLOW_ATTR_SNIFFER (3)"},
+    };
+
+    for (size_t i = 0; i < array_size(all); i++) {
+        if (strcmp(all[i].argument, argument) == 0)
+            return all[i].values;
+    }
+    return NULL;
+}
+
+static void add_invalid(struct words *words, const struct refused_record *record, const char *argument)
+{
+    const char *values = valid_values(argument);
+
+    words_add(words, "%s is %lld, but %s", argument, (long long)record->value,
+              values ? "may only be " : "no such value is defined");
+    if (values)
+        words_add(words, "%s", values);
+}
+
+static void add_unsupported(struct words *words, const struct refused_record *record, const char *argument)
+{
+    words_add(words, "SoftHCA does not support %s", argument);
+    if (record->value)
+        words_add(words, " (0x%llx)", (unsigned long long)record->value);
+}
+
+/* As the program gave the length. */
+static const char *length_of(const char *queue)
+{
+    return strcmp(queue, "send queue") == 0      ? "cap.max_send_wr"
+           : strcmp(queue, "receive queue") == 0 ? "cap.max_recv_wr"
+                                                 : "max_wr";
 }
 
 static void add_queue(struct words *words, const struct refused_record *record, const char *argument)
@@ -123,15 +272,19 @@ static void add_queue(struct words *words, const struct refused_record *record, 
                   "and none of them was posted with IBV_SEND_SIGNALED",
                   slots);
     else if (!slots)
-        words_add(words, "the %s has no slots: it was created with length 0", argument);
+        words_add(words, "the %s has no slots: it was created with %s 0", argument, length_of(argument));
     else if (record->low == slots)
-        words_add(words, "the %s is full: all %llu slots hold outstanding work requests", argument, slots);
-    else
         words_add(
             words,
-            "the %s is full: of %llu slots %llu hold outstanding work requests, the others are free once the "
-            "completion of a later one is polled",
-            argument, slots, (unsigned long long)record->low);
+            "the %s is full: all %llu slots (%s) hold outstanding work requests; poll their completions, "
+            "or create it with more",
+            argument, slots, length_of(argument));
+    else
+        words_add(words,
+                  "the %s is full: of %llu slots (%s) %llu hold outstanding work requests, the others are "
+                  "free once "
+                  "the completion of a later one is polled",
+                  argument, slots, length_of(argument), (unsigned long long)record->low);
 }
 
 static const char *name_wq_state(uint32_t state)
@@ -154,15 +307,7 @@ static bool add_reason(struct words *words, const struct refused_record *record,
         return false;
     case REFUSAL_RANGE:
     case REFUSAL_TRIED:
-        words_add(words, "%s is %lld, but ", argument, value);
-        if (low == high)
-            words_add(words, "has to be %llu", low);
-        else if (high == UINT64_MAX)
-            words_add(words, "has to be at least %llu", low);
-        else if (low == 0)
-            words_add(words, "may be at most %llu", high);
-        else
-            words_add(words, "has to be %llu to %llu", low, high);
+        add_range(words, record, argument);
         break;
     case REFUSAL_BITS:
         words_add(words, "%s has ", argument);
@@ -171,7 +316,7 @@ static bool add_reason(struct words *words, const struct refused_record *record,
         add_bits(words, (enum refusal_bits)low, high);
         break;
     case REFUSAL_NULL:
-        words_add(words, "%s is NULL%s", argument, value ? ", or comp_mask lacks its bit" : "");
+        words_add(words, "%s is NULL", argument);
         break;
     case REFUSAL_ELSEWHERE:
         words_add(
@@ -183,10 +328,10 @@ static bool add_reason(struct words *words, const struct refused_record *record,
         words_add(words, "%s belongs to PD %llu, but the QP to PD %llu", argument, bits, low);
         break;
     case REFUSAL_UNSUPPORTED:
-        words_add(words, "%s (0x%llx) is not supported by SoftHCA", argument, bits);
+        add_unsupported(words, record, argument);
         break;
     case REFUSAL_INVALID:
-        words_add(words, "%s is %lld, which is not valid here", argument, value);
+        add_invalid(words, record, argument);
         break;
     case REFUSAL_UNALIGNED:
         words_add(words, "%s is 0x%llx, but has to be a multiple of %llu", argument, bits, low);
@@ -196,17 +341,17 @@ static bool add_reason(struct words *words, const struct refused_record *record,
                   argument);
         break;
     case REFUSAL_COUNT:
-        words_add(words, "the limit of %lld %s is reached", value, argument);
+        add_count(words, record, argument);
         break;
     case REFUSAL_MEMORY:
-        words_add(words, "the system has no memory left for it");
+        words_add(words, "out of memory");
         break;
     case REFUSAL_TRANSITION:
-        words_add(words,
-                  "%s to %s is not a transition of a QP (valid: RESET, INIT, RTR, RTS in this order; RESET "
-                  "and ERR from "
-                  "any state)",
-                  name_qp_state((uint32_t)value & 255), name_qp_state((uint32_t)(value >> 8) & 255));
+        words_add(words, "%s to %s is not a transition of a QP of this type (from %s: to ",
+                  name_qp_state((uint32_t)value & 255), name_qp_state((uint32_t)(value >> 8) & 255),
+                  name_qp_state((uint32_t)value & 255));
+        add_choice(words, low, name_qp_state);
+        words_add(words, ")");
         break;
     case REFUSAL_MASK:
         add_mask(words, record);
@@ -225,10 +370,10 @@ static bool add_reason(struct words *words, const struct refused_record *record,
         words_add(words, "%s: SoftHCA has no automatic path migration", argument);
         break;
     case REFUSAL_WQ_TRANSITION:
-        words_add(words,
-                  "%s to %s is not a transition of a WQ (valid: IBV_WQS_RESET, IBV_WQS_RDY, IBV_WQS_ERR in "
-                  "this order)",
-                  name_wq_state((uint32_t)low), name_wq_state((uint32_t)value));
+        words_add(words, "%s to %s is not a transition of a WQ (from %s: to ", name_wq_state((uint32_t)low),
+                  name_wq_state((uint32_t)value), name_wq_state((uint32_t)low));
+        add_choice(words, high, name_wq_state);
+        words_add(words, ")");
         break;
     case REFUSAL_MTU:
         if (value < IBV_MTU_256 || value > IBV_MTU_4096)
@@ -373,7 +518,7 @@ static void add_object(struct words *words, const struct refused_record *record)
         words_add(words, "QP 0x%06x", number);
         break;
     case OBJECT_MR:
-        words_add(words, "MR with lkey 0x%x", number);
+        words_add(words, "MR with lkey 0x%08x", number);
         break;
     case OBJECT_WQ:
         words_add(words, "WQ 0x%06x", number);

@@ -115,7 +115,7 @@ static void add_silence(const struct view *view, struct words *words, const stru
     case PATH_WIRE:
         words_add(words, "no response: ");
         add_peer(view, words, qp);
-        words_add(words, " drops the requests or does not exist");
+        words_add(words, " does not exist, or is not in RTR or RTS");
         add_peer_state(view, words, qp);
         break;
     }
@@ -202,7 +202,8 @@ void words_add_wait(const struct view *view, struct words *words, const struct q
         words_add(words, "the QP is in SQD: no new work request is started");
         return;
     case SENDER_WAITS_FOR_WINDOW:
-        words_add(words, "the congestion window is full: waiting for acknowledgements from ");
+        words_add(words, "the congestion window (packets that may be unacknowledged) is full: waiting for "
+                         "acknowledgements from ");
         words_add_awaited(view, words, qp);
         return;
     case SENDER_WAITS_TO_FAIL:
@@ -212,7 +213,7 @@ void words_add_wait(const struct view *view, struct words *words, const struct q
                       : "?");
         return;
     }
-    words_add(words, "unknown wait state");
+    words_add(words, "its state was read while it changed: run the command again");
 }
 
 bool words_add_sender(const struct view *view, struct words *words, const struct object *object)

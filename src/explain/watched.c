@@ -26,7 +26,7 @@ static void add_failure(struct words *words, const struct object *qp)
         words_add(words, ", %s of ", name_send_opcode(failure->opcode));
         add_length(words, failure->length);
         if (failure->rkey)
-            words_add(words, " at 0x%llx by rkey 0x%x", (unsigned long long)failure->remote_address,
+            words_add(words, " at 0x%llx with rkey 0x%08x", (unsigned long long)failure->remote_address,
                       failure->rkey);
     }
     words_add(words, ": %s", name_status(failure->status));
@@ -62,8 +62,8 @@ bool explain_unseen(const struct view *view, struct out *out, uint32_t number)
         return false;
     words_add(
         &cause,
-        "%s: work requests are posted past libibverbs (direct verbs: mlx5dv, UCX); they are not seen, and "
-        "nothing is said about them",
+        "%s: the program posts work requests directly to the NIC (mlx5dv, UCX), not through libibverbs: "
+        "softhca watch does not see them, and cannot explain what becomes of them",
         object_label(view, &qp).text);
     explanation_begin(view, out, "unseen", cause.text);
     object_describe(view, out, "object", 1, &qp, STACK_LINES);
@@ -141,7 +141,7 @@ static void add_where(struct words *words, const struct object *qp)
     const struct qp_attributes *attributes = &qp->qp.attributes;
     static const uint8_t none[16];
 
-    words_add(words, "with the adapter, or completed and not polled (only the adapter knows which)");
+    words_add(words, "in progress in the NIC, or completed and not polled (softhca watch cannot see which)");
     if (attributes->dest_qpn && qp->qp.type != IBV_QPT_UD) {
         words_add(words, "; to QP 0x%06x", attributes->dest_qpn);
         if (memcmp(attributes->path.destination_gid, none, sizeof(none)) != 0) {

@@ -125,8 +125,8 @@ static void describe_watched(const struct view *view, struct search *search, con
     begin_words(&words, wqe->wr_id, name_send_opcode(wqe->opcode), &label);
     add_stamp(view, &words, "was posted", wqe->stamp);
     words_add(&words, wqe->flags & WQE_SIGNALED
-                          ? "its completion was not polled: it is with the adapter, or completed (only "
-                            "the adapter knows which)"
+                          ? "its completion was not polled: it is in progress in the NIC, or completed "
+                            "(softhca watch cannot see which)"
                           : "is unsignaled: it has no completion, and no later one of its QP was polled");
     if (place_begin(search, "posted", &words))
         describe_send_numbers(view, search->out, object, counter, wqe, "posted");

@@ -215,6 +215,11 @@ uint16_t inject_reason(const char *word, size_t length, const char **ret_nearest
     return (uint16_t)max_of(read_digits(word, length, UINT16_MAX), 0);
 }
 
+const char *inject_reason_name(uint64_t reason)
+{
+    return reason < INJECT_REASONS ? reasons[reason] : NULL;
+}
+
 int inject_errno(const char *word, size_t length, const char **ret_nearest)
 {
     struct nearest nearest = {NULL, 0};

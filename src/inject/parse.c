@@ -226,14 +226,15 @@ static bool read_at(const struct parser *parser, struct word word)
 static bool read_time(const struct parser *parser, struct word word)
 {
     return inject_duration(word.at, word.length, &parser->rule->time) ||
-           fail(parser, "time=%.*s: not a time of up to an hour, as 250us, 20ms, 2s or 5min", shown(word),
-                word.at);
+           fail(parser, "time=%.*s: not a time of up to an hour, such as 250us, 20ms, 2s or 5min",
+                shown(word), word.at);
 }
 
 static bool read_rate(const struct parser *parser, struct word word)
 {
     return inject_bit_rate(word.at, word.length, &parser->rule->value) ||
-           fail(parser, "limit=%.*s: not a rate per second of up to 1000Gbit, as 64kbit, 10Mbit or 1Gbit",
+           fail(parser,
+                "limit=%.*s: not a rate per second of up to 1000Gbit, such as 64kbit, 10Mbit or 1Gbit",
                 shown(word), word.at);
 }
 
@@ -391,7 +392,7 @@ static bool check_completion(const struct parser *parser)
     const char *name = inject_outcome_names[rule->what];
 
     if (rule->what == OUTCOME_DELAYED && !has(parser, KEY_TIME))
-        return fail(parser, "'completion=delayed' needs 'time', as 'time=5ms'");
+        return fail(parser, "'completion=delayed' needs 'time', for example 'time=5ms'");
     if (rule->what != OUTCOME_DELAYED && !check_without(parser, KEY_TIME, "completion", name))
         return false;
     if (rule->side == INJECT_RECEIVE) {
@@ -420,11 +421,11 @@ static bool check_event(const struct parser *parser)
     if (!has(parser, KEY_AT))
         rule->at = rule->what == INJECT_SRQ_LIMIT ? CALL_POST_SRQ_RECV : CALL_POST_SEND;
     if (rule->at == CALL_OPEN_DEVICE)
-        return fail(parser, "no device is open at ibv_open_device");
+        return fail(parser, "'at=ibv_open_device' is not possible with 'event': no device is open yet");
     if (has(parser, KEY_TIME) && rule->what != INJECT_PORT_DOWN)
         return fail(parser, "'time' has no meaning with 'event=%s'", name);
     if (rule->what == INJECT_SRQ_LIMIT && rule->at != CALL_POST_SRQ_RECV)
-        return fail(parser, "'event=%s' happens at ibv_post_srq_recv", name);
+        return fail(parser, "'event=%s' is only possible with 'at=ibv_post_srq_recv'", name);
     if ((rule->what == INJECT_QP_FATAL || rule->what == INJECT_CQ_ERR || rule->what == INJECT_PATH_MIG_ERR) &&
         !is_for_qp((enum inject_call)rule->at))
         return fail(parser, "'event=%s' happens to a QP, and %s has none", name, inject_call_names[rule->at]);
@@ -438,7 +439,7 @@ static bool check_packet_key(const struct parser *parser, enum key key, bool wan
     const char *name = inject_packet_names[parser->rule->what];
 
     if (wanted && !has(parser, key))
-        return fail(parser, "'packet=%s' needs '%s', as '%s'", name, key_names[key], example);
+        return fail(parser, "'packet=%s' needs '%s', for example '%s'", name, key_names[key], example);
     return wanted || check_without(parser, key, "packet", name);
 }
 
@@ -487,7 +488,7 @@ static bool check_cm(const struct parser *parser)
     if (!rule->value)
         rule->value = INJECT_CONSUMER;
     if (rule->time && (has(parser, KEY_AT) || rule->qp))
-        return fail(parser, "'time' counts connections, 'at' and 'qp' calls of a QP: one of both");
+        return fail(parser, "'time' cannot be combined with 'at' or 'qp'");
     if (!has(parser, KEY_AT))
         rule->at = CALL_POST_SEND;
     return is_for_qp((enum inject_call)rule->at) ||
@@ -500,7 +501,7 @@ static bool check(struct parser *parser)
     struct inject_rule *rule = parser->rule;
 
     if (rule->kind == INJECT_CALL && !has(parser, KEY_ERRNO))
-        return fail(parser, "'call=%s' needs the error that it fails with, as 'errno=ENOMEM'",
+        return fail(parser, "'call=%s' needs the error that it fails with, for example 'errno=ENOMEM'",
                     inject_call_names[rule->what]);
     if (rule->kind == INJECT_CALL &&
         ((rule->qp && rule->what != CALL_POST_SEND && rule->what != CALL_POST_RECV &&
@@ -517,9 +518,10 @@ static bool check(struct parser *parser)
     if (rule->kind == INJECT_COMPLETION && !check_completion(parser))
         return false;
     if (rule->kind == INJECT_LIMIT && !has(parser, KEY_VALUE))
-        return fail(parser, "'limit=%s' needs the limit, as 'value=4'", inject_limit_names[rule->what]);
+        return fail(parser, "'limit=%s' needs the limit, for example 'value=4'",
+                    inject_limit_names[rule->what]);
     if (has(parser, KEY_PERCENT) && (has(parser, KEY_N) || has(parser, KEY_COUNT) || has(parser, KEY_EVERY)))
-        return fail(parser, "'percent' decides by chance, 'n', 'count' and 'every' by counting: one of both");
+        return fail(parser, "'percent' cannot be combined with 'n', 'count' or 'every'");
     if (has(parser, KEY_SEED) && !has(parser, KEY_PERCENT))
         return fail(parser, "'seed' has a meaning with 'percent' only");
     if (has(parser, KEY_EVERY) && !has(parser, KEY_COUNT))

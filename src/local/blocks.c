@@ -168,9 +168,9 @@ static int bind_any_block(int fd, uint32_t *ret_number)
         return error;
     error = bind_block_of_user(fd, ret_number);
     if (!error && !told)
-        log_warn("nearly all blocks of QP numbers of this host are taken: this process uses one that carries "
-                 "its uid "
-                 "(softhca ps shows who has the others)");
+        log_warn(
+            "the QP numbers of this host are nearly used up: this process uses a block of 256 that only its "
+            "user can take; end programs that are not needed (softhca ps)");
     told = true;
     return error;
 }

@@ -92,10 +92,10 @@ static const char *why_not_now(const struct handshake *handshake, const struct c
 {
     _Static_assert(CONTROL_SECRET_BYTES == LINK_SECRET_BYTES, "the same secret");
     if (!ptrace_access_or_secret(handshake->socket.fd, request->secret))
-        return "softhca is not known there to have ptrace access (user, group, user namespace, capabilities, "
-               "PR_SET_DUMPABLE)";
+        return "it cannot verify that softhca may ptrace it: run softhca as its user and group, in its user "
+               "namespace, or as root; a setuid program always refuses";
     if (control_count == CONTROLS_MAX)
-        return "too many tools are attached to it";
+        return "too many softhca commands are attached to the process";
     return NULL;
 }
 
@@ -105,7 +105,7 @@ void control_receive(struct handshake *handshake, const struct control_request *
     struct control *control = why ? NULL : control_new(request, file);
 
     if (!control) {
-        why = why ? why : "it has no memory";
+        why = why ? why : "the process is out of memory";
         log_info("control request of process %d (uid %u) refused: %s", (int)handshake->peer.pid,
                  (unsigned)handshake->peer.uid, why);
         answer(handshake->socket.fd, (enum control_subject)request->subject, CONTROL_REFUSED, why);
@@ -130,12 +130,13 @@ static bool is_withdrawn(const struct control *control)
 
 static void decide(struct control *control)
 {
-    char why[CONTROL_WHY_MAX] = "its release of SoftHCA knows no such request";
+    char why[CONTROL_WHY_MAX] =
+        "the process runs SoftHCA " SOFTHCA_VERSION ", which does not support this command";
     int result =
         local.ops->control ? local.ops->control(control->subject, control->file, why, sizeof(why)) : -ENOSYS;
 
     if (result < 0) {
-        log_info("control request %u refused: %s", (unsigned)control->subject, why);
+        log_info("request %u of a softhca command refused: %s", (unsigned)control->subject, why);
         answer(control->socket.fd, control->subject, CONTROL_REFUSED, why);
         control_free(control);
         return;
@@ -202,7 +203,7 @@ void local_invite_control(const char *name)
     if (!error && !(control = control_new(&request, file)))
         error = -ENOMEM;
     if (error) {
-        log_warn("the tool that waits at %s is not reached: %s", name, strerror(-error));
+        log_warn("cannot connect to the softhca command that waits at socket %s: %s", name, strerror(-error));
         fd_close(file);
         fd_close(fd);
         return;

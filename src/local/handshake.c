@@ -219,8 +219,8 @@ static void log_failure(const struct handshake *handshake, int error)
     if (unlogged)
         snprintf(more, sizeof(more), "; %llu repeated failures before this one were not logged",
                  (unsigned long long)unlogged);
-    log_warn("no shared memory was set up with process %d (uid %u): %s%s%s", (int)handshake->peer.pid,
-             (unsigned)handshake->peer.uid, strerror(-error),
+    log_warn("no shared-memory link with process %d (uid %u), so its QPs cannot be reached: %s%s%s",
+             (int)handshake->peer.pid, (unsigned)handshake->peer.uid, strerror(-error),
              error == -EPROTO ? " (incompatible protocol version: another SoftHCA release?)" : "", more);
 }
 

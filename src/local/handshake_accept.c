@@ -70,9 +70,9 @@ static bool exceeds_limits(const struct ucred *peer)
 {
     if (link_count(peer->pid) + coming_from(peer->pid) < LINKS_PER_PROCESS)
         return false;
-    log_warn(
-        "handshake: link from process %d (uid %u) refused: limit reached (at most %d links with one process)",
-        (int)peer->pid, (unsigned)peer->uid, LINKS_PER_PROCESS);
+    log_warn("handshake: shared-memory link from process %d (uid %u) refused: there may be at most %d with "
+             "one process",
+             (int)peer->pid, (unsigned)peer->uid, LINKS_PER_PROCESS);
     return true;
 }
 
@@ -117,8 +117,8 @@ static int create_link(struct handshake *handshake, int memory_fd)
 static void cannot_accept(struct handshake *handshake, int error)
 {
     if (error_may_pass(error)) {
-        log_warn("cannot accept the link of process %d (uid %u) now: %s", (int)handshake->peer.pid,
-                 (unsigned)handshake->peer.uid, strerror(-error));
+        log_warn("cannot accept the shared-memory link of process %d (uid %u) now: %s",
+                 (int)handshake->peer.pid, (unsigned)handshake->peer.uid, strerror(-error));
         handshake_fail(handshake);
     } else {
         handshake_refuse(handshake, HANDSHAKE_REFUSED);
@@ -174,13 +174,14 @@ void handshake_receive_ready(struct handshake *handshake, const struct handshake
 
     handshake->link->may_refer = handshake_peer_may_refer(&handshake->peer, ready);
     if (memcmp(ready->instance, handshake->link->instance, sizeof(ready->instance)) != 0)
-        log_error("handshake: process %d identified itself differently in HELLO and READY (instance ID), "
-                  "link refused",
+        log_error("handshake: messages of process %d contradict each other (a bug there, or an attack): "
+                  "shared-memory link refused",
                   (int)handshake->peer.pid);
     else
         error = handshake_install_link(handshake);
     if (error)
-        log_warn("cannot set up the link to process %d: %s", (int)handshake->peer.pid, strerror(-error));
+        log_warn("cannot set up the shared-memory link to process %d: %s", (int)handshake->peer.pid,
+                 strerror(-error));
     handshake_fail(handshake); /* frees the handshake; an installed link is no longer part of it */
 }
 
@@ -196,8 +197,10 @@ void handshake_serve_segment_request(struct handshake *handshake)
         files[i] = fd_own(files[i]);
     if (!granted)
         log_info(
-            "process %d (uid %u) may not read the SoftHCA state of this process: not known to have ptrace "
-            "access (user, group, user namespace, capabilities, PR_SET_DUMPABLE)",
+            "process %d (uid %u) may not read the SoftHCA state of this process, because its ptrace access "
+            "cannot be verified (same user and group in the same user namespace, and dumpable); "
+            "communication "
+            "does not need it",
             (int)handshake->peer.pid, (unsigned)handshake->peer.uid);
     /* If the send fails, the requester sees the end of the socket. */
     (void)handshake_answer_segment_request(handshake->socket.fd, granted ? SEGMENT_GRANTED : SEGMENT_REFUSED,

@@ -42,7 +42,7 @@ void handshake_retry_or_fail(struct handshake *handshake, int error)
         error = -EAGAIN;
     if (error_may_pass(error) && sys_now() - handshake->began < handshake_timeout) {
         if (error != -EAGAIN && !handshake->has_warned)
-            log_warn("no link to the owner of %s yet: %s; trying again for %llu s",
+            log_warn("no shared-memory link to the owner of %s yet: %s; trying again for %llu s",
                      handshake_target(handshake, buffer), strerror(-error),
                      (unsigned long long)(handshake_timeout / NS_PER_S));
         handshake->has_warned |= error != -EAGAIN;
@@ -51,7 +51,8 @@ void handshake_retry_or_fail(struct handshake *handshake, int error)
     }
     /* Refused: nobody has the name. */
     if (error != -ECONNREFUSED)
-        log_warn("no link to the owner of %s: %s", handshake_target(handshake, buffer), strerror(-error));
+        log_warn("no shared-memory link to the owner of %s: %s; QPs here cannot reach it",
+                 handshake_target(handshake, buffer), strerror(-error));
     handshake_fail(handshake);
 }
 
@@ -168,8 +169,10 @@ static bool is_from_owner(const struct handshake *handshake, pid_t sender)
 {
     if (sender == handshake->peer.pid)
         return true;
-    log_warn("handshake: process %d accepted a connection to the name of process %d: refused", (int)sender,
-             (int)handshake->peer.pid);
+    log_warn(
+        "handshake: process %d answered on the socket of process %d (impersonation, or a socket that was "
+        "given away): shared-memory link refused",
+        (int)sender, (int)handshake->peer.pid);
     return false;
 }
 
@@ -196,10 +199,8 @@ void handshake_receive_welcome(struct handshake *handshake, const struct handsha
         use_known_link(handshake, welcome);
         return;
     default:
-        log_warn(
-            "handshake: process %d, owner of %s, refused the link (too many links, or the shared memory was "
-            "not accepted: see its log)",
-            (int)handshake->peer.pid, handshake_target(handshake, buffer));
+        log_warn("handshake: process %d, owner of %s, refused the shared-memory link: its log has the reason",
+                 (int)handshake->peer.pid, handshake_target(handshake, buffer));
         handshake_fail(handshake);
     }
 }

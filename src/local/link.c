@@ -325,7 +325,7 @@ int link_install(struct link *link)
     if (error)
         return error;
     if (link->pidfd.fd >= 0 && event_add(&link->pidfd, EPOLLIN) != 0)
-        log_info("cannot watch process %d: the end of its socket will tell of its death",
+        log_info("no pidfd of process %d: its exit is detected by the end of its socket",
                  (int)link->peer_pid);
     atomic_store_explicit(&link->state, LINK_UP, memory_order_release);
     atomic_store_explicit(&links[index], link, memory_order_release);
@@ -337,8 +337,8 @@ int link_install(struct link *link)
                           memory_order_release);
     if (files_may_be_opened(link))
         link_watch(link);
-    log_info("link to process %d (uid %u) is up%s", (int)link->peer_pid, (unsigned)link->peer_uid,
-             link->may_refer ? ", large payloads copied by process_vm_readv" : "");
+    log_info("shared-memory link to process %d (uid %u) established%s", (int)link->peer_pid,
+             (unsigned)link->peer_uid, link->may_refer ? ", large payloads copied by process_vm_readv" : "");
     return 0;
 }
 
@@ -352,7 +352,7 @@ void link_remove(struct link *link, bool drain, const char *why)
             lane_drain(&link->lanes[i]);
         rundown_exit();
     }
-    log_info("link to process %d is down: %s", (int)link->peer_pid, why);
+    log_info("shared-memory link to process %d closed: %s", (int)link->peer_pid, why);
     if (local.ops->link_leaving)
         local.ops->link_leaving(link);
     atomic_store_explicit(&link->state, LINK_DOWN, memory_order_release);

@@ -246,7 +246,9 @@ static int start_locked(void)
     else
         keeper.control_block = measure_control_block(thread);
     if (thread_error)
-        log_info("registered memory is not mapped for peers: %s", strerror(-thread_error));
+        log_info("mapped memory is off, because its thread cannot start (%s). Registered memory works, and "
+                 "peers use ring and kernel copy (slower)",
+                 strerror(-thread_error));
     return thread_error;
 }
 

@@ -305,8 +305,9 @@ static uint64_t release_pages(unsigned arena, const struct extent *extent, bool 
             release_moved(arena, extent, at, next, alone);
             at = next;
         } else if (request.error) {
-            log_warn("cannot turn memory at %#llx back into private memory: %s; it stays a shared mapping "
-                     "(a child of fork() would share it)",
+            log_warn("cannot turn memory at 0x%llx back into private memory: %s; it stays a shared mapping, "
+                     "so writes of "
+                     "a child of fork() would change it (SOFTHCA_MAPPED=0 avoids that)",
                      (unsigned long long)request.address, strerror(-request.error));
             return at;
         }

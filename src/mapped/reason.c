@@ -27,8 +27,9 @@ static const char *const texts[] = {
     [MAPPED_TOOL] = "running under valgrind, rr or a sanitizer",
     [MAPPED_CHANGED] = "the program changed the mapping (mmap, mprotect, munmap) while it was being "
                        "converted to shared memory",
-    [MAPPED_LAYERS] = "this address range was registered and deregistered too often while peers still map "
-                      "the earlier memory (16 versions at most)",
+    [MAPPED_LAYERS] =
+        "16 earlier registrations of this address range are still mapped by peers, and more are not "
+        "possible",
     [MAPPED_PIECES] = "too many mappings within the region",
     [MAPPED_CALLS_FAIL] = "userfaultfd is not available",
     [MAPPED_ASYNC] = "the program uses io_uring or Linux AIO, whose system calls could fail: needs "
@@ -37,7 +38,7 @@ static const char *const texts[] = {
     [MAPPED_OVERCOMMIT] = "vm.overcommit_memory is 2",
     [MAPPED_SHARE] =
         "registered memory would exceed a quarter of the available memory (host or cgroup limit)",
-    [MAPPED_PUT_OFF] = "no peer has accessed it often yet",
+    [MAPPED_PUT_OFF] = "not accessed often enough by a peer yet (it is mapped on demand)",
 };
 _Static_assert(sizeof(texts) / sizeof(texts[0]) == MAPPED_REASONS, "a text for each reason");
 

@@ -46,7 +46,7 @@ enum fault_cause {
     FAULT_READ_DEPTH,   /* READ or atomic with max_rd_atomic 0, or on a QP that is not reliable */
     FAULT_LENGTH,       /* value: bytes of the message, wanted: bytes that it may have */
     FAULT_WORK_REQUEST, /* the opcode does not fit the QP */
-    FAULT_BIND,         /* a bind or local invalidate */
+    FAULT_BIND,         /* a bind. value: enum bind_fault (rules/keys.h) */
     FAULT_REFERENCE,    /* the peer could not read the memory of the message */
     FAULT_PSN,          /* as FAULT_SILENCE, but for NAKs of a PSN that was never sent */
     FAULT_INJECTED,     /* the user asked for it (softhca-fault(7)) */

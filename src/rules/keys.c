@@ -158,33 +158,51 @@ void keys_withdraw(struct key_table *table, uint32_t slot)
 }
 
 /* May this MW be bound now, by this QP, with that key? */
-static bool mw_accepts(const struct key_entry *mw, const struct mw_bind *bind, bool type_2)
+static enum bind_fault mw_fault(const struct key_entry *mw, const struct mw_bind *bind, bool type_2)
 {
-    if (mw->kind != (type_2 ? KEY_MW_TYPE_2 : KEY_MW_TYPE_1) || mw->pd != bind->pd)
-        return false;
+    if (mw->kind != (type_2 ? KEY_MW_TYPE_2 : KEY_MW_TYPE_1))
+        return BIND_NO_MW;
+    if (mw->pd != bind->pd)
+        return BIND_MW_PD;
     if (!type_2)
-        return mw->rkey == bind->mw_rkey;
+        return mw->rkey == bind->mw_rkey ? BIND_ACCEPTED : BIND_MW_KEY;
+    if (mw->bound)
+        return BIND_MW_BOUND;
+    if (!bind->length)
+        return BIND_NOTHING;
     /* The program may have changed the tag in ibv_mw.rkey: the index alone identifies the MW. */
-    return !mw->bound && bind->length && !((mw->rkey ^ bind->mw_rkey) & ~KEY_TAG_MASK) &&
-           !((mw->rkey ^ bind->new_rkey) & ~KEY_TAG_MASK);
+    return ((mw->rkey ^ bind->mw_rkey) | (mw->rkey ^ bind->new_rkey)) & ~KEY_TAG_MASK ? BIND_MW_KEY
+                                                                                      : BIND_ACCEPTED;
 }
 
 /* May an MW be bound to this range of this region? An MW with a remote write or atomic right needs LOCAL_WRITE of the
  * region. */
-static bool region_accepts(const struct key_entry *region, const struct mw_bind *bind)
+static enum bind_fault region_fault(const struct key_entry *region, const struct mw_bind *bind)
 {
     const struct key_view view = {.iova = region->iova, .length = region->length};
 
-    if (region->kind != KEY_REGION && region->kind != KEY_REGION_ON_DEMAND)
-        return false;
-    if (region->lkey != bind->region_lkey || region->pd != bind->pd || !(region->access & IBV_ACCESS_MW_BIND))
-        return false;
+    if ((region->kind != KEY_REGION && region->kind != KEY_REGION_ON_DEMAND) ||
+        region->lkey != bind->region_lkey)
+        return BIND_REGION;
+    if (region->pd != bind->pd)
+        return BIND_REGION_PD;
+    if (!(region->access & IBV_ACCESS_MW_BIND))
+        return BIND_REGION_ACCESS;
     if (bind->access & ~(uint32_t)MW_FLAGS)
-        return false;
+        return BIND_FLAGS;
     if ((bind->access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) &&
         !(region->access & IBV_ACCESS_LOCAL_WRITE))
-        return false;
-    return key_view_covers(&view, bind->address, bind->length);
+        return BIND_LOCAL_WRITE;
+    return key_view_covers(&view, bind->address, bind->length) ? BIND_ACCEPTED : BIND_RANGE;
+}
+
+enum bind_fault keys_bind_fault(struct key_table *table, const struct mw_bind *bind, bool type_2)
+{
+    enum bind_fault fault = mw_fault(entry_at(table, key_slot(bind->mw_rkey)), bind, type_2);
+
+    if (fault != BIND_ACCEPTED || !bind->length)
+        return fault;
+    return region_fault(entry_at(table, key_slot(bind->region_lkey)), bind);
 }
 
 enum verdict keys_bind_mw(struct key_table *table, const struct mw_bind *bind, bool type_2,
@@ -193,9 +211,7 @@ enum verdict keys_bind_mw(struct key_table *table, const struct mw_bind *bind, b
     struct key_entry *mw = entry_at(table, key_slot(bind->mw_rkey));
     struct key_entry *region = entry_at(table, key_slot(bind->region_lkey));
 
-    if (!mw_accepts(mw, bind, type_2))
-        return VERDICT_MW_BIND;
-    if (bind->length && !region_accepts(region, bind))
+    if (keys_bind_fault(table, bind, type_2) != BIND_ACCEPTED)
         return VERDICT_MW_BIND;
 
     uint32_t rkey = type_2 ? bind->new_rkey : keys_next_mw_rkey(mw->rkey, bind->random);

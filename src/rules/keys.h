@@ -101,6 +101,22 @@ struct mw_bind {
     uint32_t access;
     uint32_t random; /* type 1: bits of the new key */
 };
+/* What is wrong with a bind. The numbers are in published segments: new ones go to the end. */
+enum bind_fault {
+    BIND_ACCEPTED,
+    BIND_NO_MW,
+    BIND_MW_PD,
+    BIND_MW_KEY,   /* mw_rkey or new_rkey is of another MW, or an old one */
+    BIND_MW_BOUND, /* type 2 */
+    BIND_NOTHING,  /* type 2 with length 0 */
+    BIND_REGION,   /* region_lkey is of no region that MWs can be bound to */
+    BIND_REGION_PD,
+    BIND_REGION_ACCESS, /* the region lacks MW_BIND */
+    BIND_FLAGS,         /* access has what no MW can have */
+    BIND_LOCAL_WRITE,   /* the region lacks LOCAL_WRITE, which the MW's write or atomic right needs */
+    BIND_RANGE,
+};
+enum bind_fault keys_bind_fault(struct key_table *table, const struct mw_bind *bind, bool type_2);
 /* All rules of verbs.md §4.5. On VERDICT_OK *ret_rkey is the MW's new key. */
 enum verdict keys_bind_mw(struct key_table *table, const struct mw_bind *bind, bool type_2,
                           uint32_t *ret_rkey);

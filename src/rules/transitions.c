@@ -214,14 +214,21 @@ static int check_values(const struct ibv_qp_attr *attributes, int mask, enum ibv
     return 0;
 }
 
-/* A transition without a row has no attributes either. */
 static cold_path int refuse_mask(enum ibv_qp_type type, enum ibv_qp_state from, enum ibv_qp_state to,
-                                 int missing, int extra, bool legal)
+                                 int missing, int extra)
 {
     int64_t which = (int64_t)type << 16 | (int64_t)to << 8 | (int64_t)from;
 
-    return legal ? refuse(-EINVAL, REFUSAL_MASK, "attr_mask", which, (unsigned)missing, (unsigned)extra)
-                 : refuse(-EINVAL, REFUSAL_TRANSITION, "qp_state", which, 0, 0);
+    return refuse(-EINVAL, REFUSAL_MASK, "attr_mask", which, (unsigned)missing, (unsigned)extra);
+}
+
+static cold_path int refuse_transition(enum service service, enum ibv_qp_state from, enum ibv_qp_state to)
+{
+    uint64_t possible = 0;
+
+    for (unsigned i = 0; i < STATES; i++)
+        possible |= transitions[from][i][service].legal ? 1ull << i : 0;
+    return refuse(-EINVAL, REFUSAL_TRANSITION, "qp_state", (int64_t)to << 8 | (int64_t)from, possible, 0);
 }
 
 int transition_check(enum ibv_qp_type type, enum ibv_qp_state current, const struct ibv_qp_attr *attributes,
@@ -242,8 +249,10 @@ int transition_check(enum ibv_qp_type type, enum ibv_qp_state current, const str
     int missing = row->required & ~not_needed(type) & ~mask;
     int extra = mask & ~(row->required | row->optional | STATE | unsupported);
 
-    if (!row->legal || missing || extra)
-        return refuse_mask(type, current, next, missing, extra, row->legal);
+    if (!row->legal)
+        return refuse_transition(service, current, next);
+    if (missing || extra)
+        return refuse_mask(type, current, next, missing, extra);
     /* Messages in transmission still use the attributes (verbs.md §2.5). */
     if (limits->draining && current == IBV_QPS_SQD && next != IBV_QPS_RESET && next != IBV_QPS_ERR)
         return refuse(-EINVAL, REFUSAL_DRAINING, "qp_state", next, 0, 0);

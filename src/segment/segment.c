@@ -474,9 +474,10 @@ static void make_private(enum segment_part part, char *at, uint64_t size)
     if (!size || sys_mmap(at, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE,
                           segment_fd_intact(part), 0, &error))
         return;
-    log_error("fork: cannot give the child its own copy of the published segment: %s; the child only "
-              "has the parent's, read-only",
-              strerror(-error));
+    log_error(
+        "fork: cannot give the child its own copy of the published segment (memory that peers and softhca "
+        "read): %s; the child has the parent's, read-only, and crashes when it calls verbs",
+        strerror(-error));
     sys_mprotect(at, size, PROT_READ);
 }
 

@@ -23,7 +23,7 @@ static const struct {
     {"bytes_received", "Bytes of RoCEv2 packets received"},
     {"bad_icrc", "Packets dropped because their ICRC was wrong"},
     {"malformed", "Packets dropped because they were malformed"},
-    {"unknown_qpn", "Packets dropped because no QP has their number"},
+    {"unknown_qpn", "Packets dropped because no QP has their destination QPN"},
     {"forwarded", "Packets passed on to other processes of this host"},
     {"forwarded_here", "Packets passed on by other processes of this host"},
     {"not_sent", "Packets that the kernel refused to send"},

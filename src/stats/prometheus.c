@@ -174,7 +174,8 @@ static void retries(const struct crowd *crowd)
         {"rnr_naks_received_total", "RNR NAKs received: the peer had no receive", RETRY(retries.rnr_naks)},
         {"rnr_naks_sent_total", "RNR NAKs sent, because no receive was posted", RETRY(traffic.rnr_naks_sent)},
         {"ack_timeouts_total", "Times that the ACK timer expired", RETRY(retries.timeouts)},
-        {"probes_total", "Packets sent again early, to learn whether they were lost", RETRY(retries.probes)},
+        {"probes_total", "Probes: packets sent again early, because their acknowledgement is missing",
+         RETRY(retries.probes)},
         {"congestion_notifications_total", "CNPs that slowed a QP down", RETRY(retries.congestions)},
         {"duplicate_requests_total", "Duplicate requests received", RETRY(retries.duplicates)},
         {"dropped_requests_total", "Requests and datagrams dropped by their QP", RETRY(retries.drops)},
@@ -208,12 +209,13 @@ static void gauges(const struct crowd *crowd)
         size_t at;
     } list[] = {
         {"cqs", "Completion queues", GAUGE(cqs)},
-        {"cq_capacity", "Completions that the CQs hold together", GAUGE(cq_capacity)},
+        {"cq_capacity", "Sum of the capacities (cqe) of all CQs", GAUGE(cq_capacity)},
         {"cq_unpolled", "Completions that were not polled yet", GAUGE(cq_unpolled)},
         {"cq_lost", "Completions that existing CQs lost because they were full", GAUGE(cq_lost)},
         {"mrs", "Memory regions", GAUGE(mrs)},
         {"memory_registered_bytes", "Sum of the lengths of the memory regions", GAUGE(registered_bytes)},
-        {"memory_mapped_bytes", "Of these, what peers of this host can map", GAUGE(mapped_bytes)},
+        {"memory_mapped_bytes", "Bytes of registered memory that processes of this host can map",
+         GAUGE(mapped_bytes)},
         {"completion_events_unread", "Completion events raised and not read", GAUGE(completion.unread)},
         {"completion_events_unacked", "Completion events read and not acknowledged",
          GAUGE(completion.unacked)},
@@ -276,11 +278,15 @@ void stats_prometheus(struct stats_text *text, const struct stats_process *proce
     add(text, "softhca_processes %u\n", count);
     family(text, "processes_hidden", "gauge", "Processes that use SoftHCA and refuse to be looked at");
     add(text, "softhca_processes_hidden %u\n", hidden);
-    requests(&crowd, "requests_total", "Work requests begun; requester: executed by it in the peer's memory",
+    requests(&crowd, "requests_total",
+             "Work requests begun; executed_by packets: sent as packets, requester: executed by itself "
+             "(mapped memory, kernel copy)",
              false);
-    requests(&crowd, "request_bytes_total", "Payload of these requests", true);
+    requests(&crowd, "request_bytes_total", "Payload bytes of the work requests in softhca_requests_total",
+             true);
     executed(&crowd, "executed_requests_total", "Requests of peers, executed from packets", false);
-    executed(&crowd, "executed_request_bytes_total", "Payload of these requests", true);
+    executed(&crowd, "executed_request_bytes_total",
+             "Payload bytes of the requests in softhca_executed_requests_total", true);
     failures(&crowd);
     latencies(&crowd);
     retries(&crowd);

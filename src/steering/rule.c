@@ -25,8 +25,10 @@ static void take_masked(void *value, void *mask, const void *from_value, const v
 /* A layer that occurs twice in one rule, or beside one that excludes it, is invalid. */
 static int need_layer(struct rule *rule, uint32_t layer, uint32_t excluded)
 {
-    if (rule->layers & (layer | excluded))
-        return refuse_because(-EINVAL, "specs have the same layer twice, or two that exclude each other");
+    if (rule->layers & layer)
+        return refuse_because(-EINVAL, "two specs are of the same layer (IBV_FLOW_SPEC_...)");
+    if (rule->layers & excluded)
+        return refuse_because(-EINVAL, "two specs exclude each other: IPv4 and IPv6, or TCP and UDP");
     rule->layers |= layer;
     return 0;
 }

@@ -202,8 +202,13 @@ static void diagnose_bind(const struct transport_qp *qp, struct send_wqe *wqe, s
     fault->address = access.address;
     fault->length = access.length;
     fault_diagnose(qp->keys, &access, fault);
-    if (fault->cause == FAULT_PAGES) /* the region permits it */
+    if (fault->cause == FAULT_PAGES) { /* the region permits it */
+        struct mw_bind whole = *bind;
+
+        whole.pd = qp->record->pd;
         fault->cause = FAULT_BIND;
+        fault->value = keys_bind_fault(qp->keys, &whole, is_mw_of_type_2(qp, bind->mw_rkey));
+    }
 }
 
 static void diagnose_send(struct transport_qp *qp, struct send_wqe *wqe, enum verdict verdict,
@@ -217,8 +222,9 @@ static void diagnose_send(struct transport_qp *qp, struct send_wqe *wqe, enum ve
         fault->cause = FAULT_LENGTH;
         fault->value = wqe->length;
         fault->wanted = wqe_is_atomic(wqe) || wqe->opcode == IBV_WR_ATOMIC_WRITE ? sizeof(uint64_t)
-                        : service == IBV_QPT_UD ? min_of(qp->link.mtu, LIMIT_UD_PAYLOAD)
-                                                : LIMIT_MESSAGE;
+                        : service == IBV_QPT_UD         ? min_of(qp->link.mtu, LIMIT_UD_PAYLOAD)
+                        : service == IBV_QPT_RAW_PACKET ? qp->link.mtu
+                                                        : LIMIT_MESSAGE;
         return;
     case VERDICT_LOCAL_PROTECTION:
         if (!(wqe->flags & (WQE_INLINE | WQE_COPIED)))

@@ -55,6 +55,11 @@ static inline uint32_t remote_pd(const struct transport_qp *qp)
     return unlikely(qp->record->type == IBV_QPT_XRC_RECV) ? qp->receive_pd : qp->record->pd;
 }
 
+static inline bool is_mw_of_type_2(const struct transport_qp *qp, uint32_t rkey)
+{
+    return qp->keys->entry[key_slot(rkey)].kind == KEY_MW_TYPE_2;
+}
+
 /* A packet by reference was sent. */
 static inline void note_exposed(struct transport_qp *qp)
 {

@@ -52,7 +52,7 @@ static cold_path enum verdict execute_local(struct transport_qp *qp, struct send
         verdict = keys_invalidate(qp->keys, mw_rkey, qp->record->pd, false);
     } else {
         struct mw_bind bind = *(const struct mw_bind *)send_wqe_body(wqe, IBV_QPT_RC);
-        bool type_2 = qp->keys->entry[key_slot(bind.mw_rkey)].kind == KEY_MW_TYPE_2;
+        bool type_2 = is_mw_of_type_2(qp, bind.mw_rkey);
         uint32_t new_rkey;
 
         bind.pd = qp->record->pd;

@@ -66,7 +66,9 @@ static void reply_ready(struct event_source *source, uint32_t events)
     if (error == -EAGAIN)
         return;
     if (error && error != -ECONNRESET)
-        log_warn("UDP port 4791: process %d (uid %u) has an incompatible protocol version",
+        log_warn("UDP port 4791: process %d (uid %u) has an incompatible protocol version: all processes "
+                 "that share the port "
+                 "have to run the same SoftHCA release",
                  (int)probe->peer.pid, (unsigned)probe->peer.uid);
     list_remove(&probe->node); /* before port_reply_received(), which may call discovery_end() */
     probe_count--;

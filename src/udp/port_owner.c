@@ -217,11 +217,11 @@ static void serve_block(struct client *client, uint32_t block)
     }
     receive_lock_release();
     if (before && before != client) {
-        log_info(
-            "UDP port 4791: QPN block %04x of client process %d (uid %u) was declared by process %d (uid "
-            "%u)",
-            block, (int)before->peer.pid, (unsigned)before->peer.uid, (int)client->peer.pid,
-            (unsigned)client->peer.uid);
+        log_info("UDP port 4791: QPNs 0x%04x00 to 0x%04xff of client process %d (uid %u) are those of "
+                 "process %d (uid "
+                 "%u) now, which has proved it: the first is disconnected, and connects again if it lives",
+                 block, block, (int)before->peer.pid, (unsigned)before->peer.uid, (int)client->peer.pid,
+                 (unsigned)client->peer.uid);
         client_free(before);
     }
     if (client->is_other_user)
@@ -298,7 +298,9 @@ static void client_ready(struct event_source *source, uint32_t events)
     if (!error)
         error = send_reply(client, &message);
     if (error && error != -ECONNRESET && error != -EPIPE)
-        log_warn("UDP port 4791: invalid request from client process %d (uid %u): %s; disconnected",
+        log_warn("UDP port 4791: invalid request from client process %d (uid %u): %s; disconnected, so it "
+                 "gets no packets "
+                 "from other hosts (is it of another SoftHCA release?)",
                  (int)client->peer.pid, (unsigned)client->peer.uid, strerror(-error));
     if (error)
         client_free(client);
@@ -307,7 +309,9 @@ static void client_ready(struct event_source *source, uint32_t events)
 static bool may_connect(const struct ucred *peer, bool is_other_user)
 {
     if (client_count == CLIENTS_MAX) {
-        log_warn("UDP port 4791: client process %d (uid %u) refused: limit reached (%u processes)",
+        log_warn("UDP port 4791: client process %d (uid %u) gets no packets from other hosts: at most %u "
+                 "processes "
+                 "can share the port",
                  (int)peer->pid, (unsigned)peer->uid, CLIENTS_MAX);
         return false;
     }

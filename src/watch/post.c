@@ -28,8 +28,11 @@ static cold_path void tell_refused_post(const struct watched_qp *qp, const char 
             "(IBV_SEND_SIGNALED)",
             depth);
     else if (error == ENOMEM && outstanding >= depth)
-        words_add(&words, "all %u slots of the %s queue are in use: of none a completion was polled", depth,
-                  send ? "send" : "receive");
+        words_add(&words,
+                  "the %s queue is full: all %u slots (cap.%s) hold outstanding work requests; poll their "
+                  "completions, "
+                  "or create it with more",
+                  send ? "send" : "receive", depth, send ? "max_send_wr" : "max_recv_wr");
     else if (error == EINVAL && (send ? transition_check_post_send((enum ibv_qp_type)record->type,
                                                                    (enum ibv_qp_state)record->state)
                                       : transition_check_post_recv((enum ibv_qp_type)record->type,

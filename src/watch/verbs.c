@@ -337,7 +337,8 @@ WATCH_EXPORT int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int 
         tell_refused("ibv_modify_qp", OBJECT_QP, known->base.number, result, words.text);
     else
         tell_refused("ibv_modify_qp", OBJECT_QP, known->base.number, result < 0 ? errno : result,
-                     "the specification allows it: the adapter has a reason of its own");
+                     "attr_mask and values are valid by the specification: the driver or the NIC refused one "
+                     "of them (see dmesg)");
     return result;
 }
 

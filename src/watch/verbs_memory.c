@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Functions of libibverbs.so.1 of protection domains and what is registered in them, as verbs.c has the others. */
+#include <sys/resource.h>
+
 #include "explain/out.h"
 #include "watch/calls.h"
 
@@ -125,6 +127,19 @@ WATCH_EXPORT int ibv_dealloc_pd(struct ibv_pd *pd)
     DESTROY(memory_originals[DEALLOC_PD], ibv_dealloc_pd, OBJECT_PD, pd);
 }
 
+static void words_add_lock_limit(struct words *words)
+{
+    struct rlimit limit;
+
+    words_add(words, ": out of memory that may be locked");
+    if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+        words_add(words, " (RLIMIT_MEMLOCK is %llu KiB: ulimit -l)",
+                  (unsigned long long)limit.rlim_cur / 1024);
+    else
+        words_add(words,
+                  ", or the NIC has no entries left for its translation (RLIMIT_MEMLOCK is unlimited)");
+}
+
 /* Of a PD, because there is no MR: which range, and what the kernel answers. */
 static void refused_registration(const struct ibv_pd *pd, const char *call, const void *address,
                                  size_t length, unsigned access)
@@ -140,7 +155,7 @@ static void refused_registration(const struct ibv_pd *pd, const char *call, cons
     if (error == EFAULT)
         words_add(&words, ": a page of it is not mapped, or not writable as the access flags ask");
     else if (error == ENOMEM)
-        words_add(&words, ": more than may be locked (ulimit -l), or the adapter has no room for it");
+        words_add_lock_limit(&words);
     else if (error == EINVAL && access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) &&
              !(access & IBV_ACCESS_LOCAL_WRITE))
         words_add(&words, ": remote write or atomic access needs IBV_ACCESS_LOCAL_WRITE, too");

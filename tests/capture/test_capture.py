@@ -133,7 +133,7 @@ def test_a_message_of_WRITE_is_cut_into_packets_of_the_path_MTU():
         tap.equal({len(p.payload) for p in got.packets if p.name == "WRITE last"}, {10000 - 9 * MTU})
         assert found["acknowledge"] > 0
         follow(got.packets)
-        assert "do not use direct execution" in got.told, got.told
+        assert "all its requests are sent as packets" in got.told, got.told
     on_each_path(one)
 
 
@@ -415,7 +415,7 @@ def test_QPs_leave_direct_execution_while_they_are_captured_and_return():
             grows(lambda: counters(client), "the program stands still")
             tap.equal(executed_by_requester(client), before)
         tap.equal(tool.tool.returncode, 0, tool.told)
-        assert "do not use direct execution" in tool.told, tool.told
+        assert "all its requests are sent as packets" in tool.told, tool.told
         is_sound_but_for_loss(FILE)
         grows(lambda: executed_by_requester(client), "no direct execution afterwards")
 

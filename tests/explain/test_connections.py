@@ -32,8 +32,8 @@ FINDINGS = {
     "read-depth": ("max_rd_atomic", "wrong", rf"^wrong: {ENDS}max_rd_atomic is 8, and max_dest_rd_atomic of the other end is 4"),
     "many-reads": ("rd_atomic", "nic", rf"^works here, would fail on a NIC: {ONE}max_rd_atomic 64, "),
     "no-retries": ("timeout", "risk", rf"^risk: {ONE}timeout is 0: after a lost packet"),
-    "qp-rights": ("access", "risk", rf"^risk: {ONE}it allows IBV_ACCESS_REMOTE_READ \(qp_access_flags\), and no MR of its PD does"),
-    "mr-rights": ("access", "risk", rf"^risk: {ONE}an MR of its PD allows IBV_ACCESS_REMOTE_READ, and the QP does not"),
+    "qp-rights": ("access", "risk", rf"^risk: {ONE}its qp_access_flags have IBV_ACCESS_REMOTE_READ, but no MR of its PD has it so far"),
+    "mr-rights": ("access", "risk", rf"^risk: {ONE}an MR of its PD has IBV_ACCESS_REMOTE_READ, but its qp_access_flags lack it"),
 }
 
 

@@ -422,7 +422,7 @@ def test_what_is_normal_is_not_told_where_the_status_is_0():
 
 
 def test_what_was_counted_is_one_line_where_the_program_fails():
-    matches(r"^softhca\[\d+\]: the program ends with status 3; also seen, and shown with SOFTHCA_EXPLAIN_WHAT=all "
+    matches(r"^softhca\[\d+\]: the program exits with status 3. Counted, and shown in detail only with SOFTHCA_EXPLAIN_WHAT=all "
             r"\(softhca run --all\): 4 refused destroys \(EBUSY\), 4 objects not destroyed\n$", ended("failing-program", "wrong", 3))
     tap.equal(ended("failing-quickly", "wrong", 3), "")
 
@@ -432,7 +432,7 @@ def test_a_call_site_is_told_of_once():
     tap.equal(len(lines), 3, lines)
     matches(r"fails with EBUSY", lines[0])
     matches(r"the process exits with", lines[1])
-    matches(r"status 3; .*: 3 repeated explanations$", lines[2])
+    matches(r"status 3\. .*: 3 repeated explanations$", lines[2])
 
 
 def test_what_is_wrong_is_told_by_default():

@@ -89,7 +89,7 @@ CAUSES = {
     "only-solicited": (r"^CQ 0 has 1 unpolled completion and no event to come: the last ibv_req_notify_cq\(\) had "
                        r"solicited_only set: ", None),
     "poll-not-ended": (r"^CQ 0 is locked: thread \d+ \(hangs\) called ibv_start_poll\(\) and has not called ibv_end_poll\(\); it "
-                       r"polls the CQ again and has waited for itself for [\d.]+ m?s$", None),
+                       r"has called ibv_start_poll\(\) or ibv_poll_cq\(\) again, and has been deadlocked with itself for [\d.]+ m?s$", None),
     "poll-held": (r"^CQ 0 is locked: thread \d+ \(hangs\) called ibv_start_poll\(\) and has not called ibv_end_poll\(\); thread "
                   r"\d+ \(hangs\) has waited in a poll of the CQ for [\d.]+ m?s$", None),
     "never-signaled": (r"^QP 0x[0-9a-f]{6}: its send queue is permanently full: all 8 slots hold work requests without "
@@ -108,8 +108,8 @@ CAUSES = {
                        r"^id \d+ .* waits for the answer to its connection request: it lies unread in the event channel of "
                        r"process {pid}, for 127.0.0.1 port \d+$"),
     "request-put-aside": (r"^id \d+ .*: its connection request was read, and is neither accepted nor rejected",
-                          r"^id \d+ .* waits for the answer to its connection request: process {pid} has read it, and neither "
-                          r"accepts nor rejects it as 127.0.0.1 port \d+$"),
+                          r"^id \d+ .* waits for the answer to its connection request: process {pid} has read it and "
+                          r"called neither rdma_accept\(\) nor rdma_reject\(\), at 127.0.0.1 port \d+$"),
 }
 # What may be meant so, however long it lasts, is said to who asks only.
 NOT_WATCHED = ("async-event-unread", "request-put-aside")

@@ -41,12 +41,12 @@ READ = r"RDMA READ of 64 bytes from 0x[0-9a-f]+ with rkey 0x[0-9a-f]{8}"
 ATOMIC = r"fetch and add of 8 bytes to 0x[0-9a-f]+ with rkey 0x[0-9a-f]{8}"
 SGE = r", \d+ bytes at 0x[0-9a-f]+ with lkey 0x[0-9a-f]{8}: "
 REFUSED = f"{QP} at 127.0.0.1 refused it "
-WHICH = r"; the process of the peer says which, if it runs SoftHCA$"
+WHICH = r"\. If the peer runs SoftHCA, softhca why there has the one cause$"
 FLAG = {WRITE: "IBV_ACCESS_REMOTE_WRITE", READ: "IBV_ACCESS_REMOTE_READ", ATOMIC: "IBV_ACCESS_REMOTE_ATOMIC"}
-MTU = r"or path_mtu of the two ends differs \(\d+ bytes here\)" + WHICH
-INVALID = REFUSED + r"\(invalid request\): "
-SILENT = (fr"{QP} at 127.0.0.1 gave no answer in 3 tries of at least 4\.2 ms \(timeout 10, retry_cnt 2\): dest_qp_num or GID is "
-          "wrong, here or at the peer; that QP is destroyed, not in RTR yet, or in ERR; its process has ended; or packets are lost$")
+MTU = r"path_mtu of that QP is \d+ bytes, as it is here" + WHICH
+INVALID = REFUSED + r"\(invalid request\)\. Check that "
+SILENT = (fr"{QP} at 127.0.0.1 gave no answer in 3 tries, each of at least 4\.2 ms \(timeout code 10, retry_cnt 2\): check that dest_qp_num and the "
+          "GIDs are right at both ends, that the peer's QP is in RTR or RTS, and that the network lets UDP port 4791 through$")
 
 
 class Mistake:
@@ -62,9 +62,8 @@ class Mistake:
 
 def access(reason, request=WRITE):
     """The far end finds the mistake; the near end is told of it where it may look."""
-    refused = (fr"{REFUSED}\(remote access error\): no MR or bound MW there has this rkey \(it is wrong, or was deregistered, "
-               fr"invalidated or bound again\), or the MR or MW is of another PD than that QP, lacks {FLAG[request]}, or does not "
-               fr"contain the range{WHICH}")
+    refused = (fr"{REFUSED}\(remote access error\)\. Check that an MR or bound MW there has this rkey now \(it was not deregistered, "
+               fr"invalidated or bound again\); it is of the PD of that QP; it has {FLAG[request]}; it contains the whole range{WHICH}")
     return Mistake(reason, reason, refused, request + ": ")
 
 
@@ -82,7 +81,7 @@ EXPECTED = {
     "no-remote-atomic": access(MR + r" lacks IBV_ACCESS_REMOTE_ATOMIC", ATOMIC),
     "qp-without-remote-write": Mistake(fr"qp_access_flags of {QP} lack IBV_ACCESS_REMOTE_WRITE$",
                                        fr"qp_access_flags of {QP} lack IBV_ACCESS_REMOTE_WRITE$",
-                                       f"{INVALID}qp_access_flags of that QP lack IBV_ACCESS_REMOTE_WRITE, {MTU}", WRITE + ": "),
+                                       f"{INVALID}qp_access_flags of that QP have IBV_ACCESS_REMOTE_WRITE; {MTU}", WRITE + ": "),
     "far-deregistered": access(r"the MR of this rkey was deregistered \d.* ago by thread \d+"),
     "far-other-pd": access(MR + r" belongs to PD \d+, but (the QP|the responder's QP) to PD \d+$"),
     "window-rebound": access(r"the MW was bound again, its rkey is 0x[0-9a-f]{8} now$"),
@@ -91,20 +90,20 @@ EXPECTED = {
                               fr"max_rd_atomic of {QP} is 8, but may be at most 1$",
                               fr"incoming {READ} from {QP}.*: more READs and atomics at once than max_dest_rd_atomic of {QP} "
                               fr"permits \(1\): max_rd_atomic of {QP} (is 8, but )?may be at most 1$",
-                              rf"wr_id 471\d .*: {INVALID}qp_access_flags of that QP lack IBV_ACCESS_REMOTE_READ, or more READs and "
-                              rf"atomics were in flight than its max_dest_rd_atomic permits \(max_rd_atomic here is 8\){WHICH}",
+                              rf"wr_id 471\d .*: {INVALID}qp_access_flags of that QP have IBV_ACCESS_REMOTE_READ; "
+                              rf"max_dest_rd_atomic of that QP is at least 8, which is max_rd_atomic here{WHICH}",
                               first=""),
     "no-reads-granted": Mistake(READ + r": max_rd_atomic of the QP is 0, so it cannot send a READ or an atomic \(an attribute of ibv_modify_qp to RTS\)$"),
     "receive-too-small": Mistake(fr"SEND of 256 bytes: the receive wr_id 77 \(0x4d\) of {QP} has 100 bytes, 156 too few",
                                  r"receive wr_id 77 \(0x4d\): it has 100 bytes, 156 too few",
-                                 fr"SEND of 256 bytes: {INVALID}the receive posted there has less than 256 bytes, {MTU}"),
+                                 fr"SEND of 256 bytes: {INVALID}the receive posted there has at least 256 bytes; {MTU}"),
     "datagram-without-grh": Mistake(None, r"receive wr_id 77 \(0x4d\): it has 100 bytes, 40 too few \(the message has 100, and "
                                           r"40 for the GRH come in front of it\)$"),
     "receive-not-writable": Mistake(fr"SEND of 64 bytes: {QP}.* cannot use its posted receive wr_id 77 \(0x4d\){SGE}{MR} lacks "
                                     "IBV_ACCESS_LOCAL_WRITE, it was registered with no access flags$",
                                     fr"receive wr_id 77 \(0x4d\){SGE}{MR} lacks IBV_ACCESS_LOCAL_WRITE",
-                                    fr"SEND of 64 bytes: {REFUSED}\(remote operational error\): the buffer of the receive posted "
-                                    f"there is not usable: .*IBV_ACCESS_LOCAL_WRITE.*{WHICH}"),
+                                    fr"SEND of 64 bytes: {REFUSED}\(remote operational error\): that process could not write "
+                                    f"into the buffer of its posted receive.*IBV_ACCESS_LOCAL_WRITE.*{WHICH}"),
     "no-receive": Mistake(fr"SEND of 64 bytes: {QP}.* had no receive posted \(RNR NAK\), and rnr_retry is 0$"),
     "no-receive-for-immediate": Mistake(fr"RDMA WRITE with immediate of 64 bytes to .*: {QP}.* had no receive posted \(RNR NAK\), and "
                                         r"rnr_retry is 0 \(a WRITE with immediate takes a receive, as a SEND does\)$"),
@@ -132,8 +131,8 @@ EXPECTED = {
                          fr"SEND of 64 bytes: {SILENT}"),
     "wrong-mtu": Mistake(fr"SEND of 2048 bytes: path_mtu of the two ends differs: it is 1024 bytes at {QP}, and 2048 at {QP}$",
                          fr"incoming SEND from {QP}.*: path_mtu of the two ends differs: it is 1024 bytes at {QP}, and (2048 at|more "
-                         fr"at|a packet of 2048 bytes came from) {QP}$",
-                         fr"SEND of 2048 bytes: {INVALID}the receive posted there has less than 2048 bytes, {MTU}"),
+                         fr"at|a packet with 2048 bytes of payload came from) {QP}$",
+                         fr"SEND of 2048 bytes: {INVALID}the receive posted there has at least 2048 bytes; {MTU}"),
 }
 
 

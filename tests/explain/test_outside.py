@@ -171,18 +171,18 @@ def test_acknowledgement_of_a_stopped_peer():
         situation.until_it_hangs()
         matches(r"^wr_id 256 \(0x100\), SEND of QP .* waits for the acknowledgement of QP 0x[0-9a-f]+ of process \d+, which "
                 r"is stopped; that QP is in RTS with \d+ receives? posted$", why(situation.pid, "0x100"))
-        matches(r", to QP 0x[0-9a-f]+ of process \d+ \(path: ring, peer's memory not mapped: this process does not map memory of peers "
-                r"\(softhca doctor has the reason\)\)", softhca("ps", situation.pid))
+        matches(r", to QP 0x[0-9a-f]+ of process \d+ \(path: shared-memory ring, peer's memory not mapped: this process does not map memory of peers, "
+                r"and messages are copied instead \(softhca doctor has the reason\)\)", softhca("ps", situation.pid))
         situation.end()
 
 
 def test_a_peer_whose_memory_is_read():
     # As far as this machine allows; and of a connection that is not mapped, it says why.
     for local, reasons in (("cma", "this process does not map memory"),
-                           ("mapped", "no permission to read|the peer process does not share|no request so far was for memory")):
+                           ("mapped", "no permission to read|the peer process does not share|no MR of the peer that was accessed")):
         with Situation("stopped-peer", SOFTHCA_LOCAL=local) as situation:
             situation.until_it_hangs()
-            matches(rf", to QP 0x[0-9a-f]+ of process \d+ \(path: (mapped|(ring|kernel copy), peer's memory not mapped: ({reasons})[^)]*)\)",
+            matches(rf", to QP 0x[0-9a-f]+ of process \d+ \(path: (mapped memory|(shared-memory ring|kernel copy), peer's memory not mapped: ({reasons})[^)]*)\)",
                     softhca("ps", situation.pid))
             situation.end()
 
@@ -254,7 +254,7 @@ def test_over_the_network_receiver_not_ready():
                    situation.pid, "0x100")
         eventually(fr"^QP 0x{qpn:06x}: 2 outstanding sends, the oldest for .*: {cause}; last packet from the peer .* ago$",
                    situation.pid)
-        matches(fr"QP 0x{qpn:06x}: RC, RTS, 2 sends .* outstanding, to QP 0x[0-9a-f]+ at \S+ \(path: wire\)",
+        matches(fr"QP 0x{qpn:06x}: RC, RTS, 2 sends .* outstanding, to QP 0x[0-9a-f]+ at \S+ \(path: network\)",
                 softhca("ps", situation.pid))
         listed, = json.loads(softhca("ps", "--json", situation.pid))["processes"]
         qp = next(thing for thing in listed["objects"] if thing.get("qpn") == qpn)
@@ -285,7 +285,7 @@ def test_over_the_network_behind_reads():
     with over_the_network("read-depth") as situation:
         situation.until_it_hangs()
         eventually(r"has not been sent: .*(4 RDMA READs and atomics are in flight, and max_rd_atomic is 4|"
-                   r"the congestion window is full: waiting for acknowledgements from QP .* it waits for ever)", situation.pid, "0x204")
+                   r"the congestion window \(packets that may be unacknowledged\) is full: waiting for acknowledgements from QP .* it waits for ever)", situation.pid, "0x204")
         situation.end()
 
 
@@ -328,7 +328,7 @@ def test_ps_lists_everything():
         qp = next(thing for thing in mine[0]["objects"] if thing.get("qpn") == qpn)
         tap.equal((qp["outstanding_sends"], qp["state"], qp["path"]), (2, "RTS", "self"))
         text = softhca("ps", situation.pid)
-        matches(fr"QP 0x{qpn:06x}: RC, RTS, 2 sends .*, to QP 0x[0-9a-f]+ of process {situation.pid} \(path: self\)", text)
+        matches(fr"QP 0x{qpn:06x}: RC, RTS, 2 sends .*, to QP 0x[0-9a-f]+ of process {situation.pid} \(path: same process\)", text)
         matches(fr"^{situation.pid} situations, uid \d+, up .*: 1 PD, 1 MR, 1 CQ and 2 QPs", text)
         matches(r"used by QP 0x[0-9a-f]+, QP 0x", text)
         situation.end()
@@ -387,7 +387,7 @@ def test_another_user_namespace_sees_nothing():
     command = in_other_pids(users=True)
     with Situation("no-receive") as situation:
         qpn = situation.until_it_hangs()
-        matches(r"reading its SoftHCA state is refused", softhca("why", f"@{qpn >> 8:x}", command=command, status=1))
+        matches(r"it cannot verify that softhca may ptrace it", softhca("why", f"@{qpn >> 8:x}", command=command, status=1))
         situation.end()
 
 
@@ -399,8 +399,8 @@ def test_fewer_capabilities_see_nothing():
         raise tap.Skip("setpriv cannot take capabilities away here")
     with Situation("no-receive") as situation:
         qpn = situation.until_it_hangs()
-        matches(r"refuses access|is refused", softhca("why", situation.pid, command=command, status=1))
-        matches(r"reading its SoftHCA state is refused", softhca("why", f"@{qpn >> 8:x}", command=command, status=1))
+        matches(r"is not dumpable|cannot verify that softhca may ptrace it|belongs to uid", softhca("why", situation.pid, command=command, status=1))
+        matches(r"it cannot verify that softhca may ptrace it", softhca("why", f"@{qpn >> 8:x}", command=command, status=1))
         situation.end()
 
 
@@ -491,7 +491,7 @@ class Impostor:
 def test_garbage_instead_of_a_segment():
     for content in (b"", b"\0" * 8192, bytes(random.Random(1).randbytes(65536))):
         with Impostor(content) as impostor:
-            matches(r"its published segment is damaged", softhca("why", f"@{impostor.block:x}", status=1))
+            matches(r"its published segment \(state that softhca reads\) is damaged", softhca("why", f"@{impostor.block:x}", status=1))
             softhca("ps")
 
 

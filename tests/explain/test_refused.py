@@ -25,37 +25,38 @@ SEND = rf"ibv_post_send\({QP}\) fails with EINVAL: "
 RECEIVE = rf"ibv_post_recv\({QP}\) fails with EINVAL: "
 CREATE = r"ibv_create_qp\(\) fails with EINVAL: "
 TRIALS = {
-    "full-for-a-while": rf"ibv_post_send\({QP}\) fails with ENOMEM: the send queue is full: (of 8 slots \d hold|all 8 slots hold) "
+    "full-for-a-while": rf"ibv_post_send\({QP}\) fails with ENOMEM: the send queue is full: (of 8 slots \(cap.max_send_wr\) \d hold|all 8 slots \(cap.max_send_wr\) hold) "
                         r"outstanding work requests",
-    "receive-queue-full": rf"ibv_post_recv\({QP}\) fails with ENOMEM: the receive queue is full: all 8 slots hold outstanding work requests$",
+    "receive-queue-full": rf"ibv_post_recv\({QP}\) fails with ENOMEM: the receive queue is full: all 8 slots \(cap\.max_recv_wr\) hold "
+                          r"outstanding work requests; poll their completions, or create it with more$",
     "address-of-nobody": r"rdma_bind_addr\(\) fails with ENODEV: 192\.0\.2\.7 is the address of no RDMA device of this host ",
-    "inline-trial": CREATE + r"cap\.max_inline_data is 100000, but may be at most \d+$",
+    "inline-trial": CREATE + r"cap\.max_inline_data is 100000, but may be at most \d+ \(SoftHCA's limit, which no attribute of the device tells\)$",
     "trial": r"ibv_create_cq_ex\(\) fails with EOPNOTSUPP: wc_flags has 0x10000000000, but may only have 0x[0-9a-f]+$",
 }
 CAUSES = {
     "mask-of-rtr": MODIFY + "INIT to RTR of a QP of type RC needs IBV_QP_RQ_PSN and IBV_QP_MIN_RNR_TIMER, which attr_mask lacks; "
-                            "it takes no IBV_QP_TIMEOUT$",
-    "skipped-init": MODIFY + r"RESET to RTR is not a transition of a QP \(valid: RESET, INIT, RTR, RTS in this order; ",
+                            "it does not permit IBV_QP_TIMEOUT, which attr_mask has$",
+    "skipped-init": MODIFY + r"RESET to RTR is not a transition of a QP of this type \(from RESET: to RESET or INIT\)$",
     "lid-alone": MODIFY + r"ah_attr\.is_global is 0: RoCE needs a GRH",
     "no-such-gid": MODIFY + r"ah_attr\.grh\.sgid_index is 77, where the port has no GID; it has 0",
     "gid-of-other-family": MODIFY + r"grh\.dgid and the GID at sgid_index 0 are an IPv4 and an IPv6 address: choose the sgid_index ",
-    "reads-of-the-peer": MODIFY + r"max_rd_atomic is 200, but may be at most \d+$",
+    "reads-of-the-peer": MODIFY + r"max_rd_atomic is 200, but may be at most \d+ \(max_qp_init_rd_atom of ibv_query_device\(\)\)$",
     "mtu-in-bytes": MODIFY + r"path_mtu is 1024, which is no enum ibv_mtu \(IBV_MTU_256 is 1, IBV_MTU_4096 is 5\)$",
-    "too-many-reads": MODIFY + r"max_dest_rd_atomic is 200, but may be at most \d+$",
+    "too-many-reads": MODIFY + r"max_dest_rd_atomic is 200, but may be at most \d+ \(max_qp_rd_atom of ibv_query_device\(\)\)$",
     "access-of-qp": MODIFY + r"qp_access_flags has 0x1000, but may only have IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE, ",
     "port-zero": MODIFY + r"port_num is 0, but has to be 1$",
     "same-mask-each-time": MODIFY + "RESET to RTR is not a transition of a QP ",
     "post-before-rts": SEND + "the QP is in INIT, but a send needs RTS or a later state$",
     "receive-in-reset": RECEIVE + "the QP is in RESET, but a receive needs INIT or a later state$",
-    "too-many-sges": SEND + r"num_sge is 4, but may be at most 2$",
-    "inline-too-long": SEND + r"length of the inline data is 2000, but may be at most \d+$",
+    "too-many-sges": SEND + r"num_sge is 4, but may be at most 2 \(max_send_sge of the QP\)$",
+    "inline-too-long": SEND + r"length of the inline data is 2000, but may be at most \d+ \(max_inline_data of the QP\)$",
     "atomic-unaligned": SEND + r"(length of an atomic is \d+|wr\.atomic\.remote_addr is 0x1004, but has to be a multiple of 8)$",
     "read-on-ud": SEND + r"opcode RDMA READ \(4\) is not possible on a QP of type UD$",
     "no-address-handle": SEND + r"wr\.ud\.ah is NULL$",
     "full-of-unsignaled": rf"ibv_post_send\({QP}\) fails with ENOMEM: the send queue is permanently full: all 8 slots hold work requests "
                           "that have ended, and none of them was posted with IBV_SEND_SIGNALED$",
     "receive-by-srq": RECEIVE + r"the QP receives from its SRQ: post there \(ibv_post_srq_recv\)$",
-    "srq-with-many-sges": r"ibv_post_srq_recv\(SRQ \d+\) fails with EINVAL: num_sge is 3, but may be at most 1$",
+    "srq-with-many-sges": r"ibv_post_srq_recv\(SRQ \d+\) fails with EINVAL: num_sge is 3, but may be at most 1 \(max_sge of the SRQ\)$",
     "remote-without-local": r"ibv_reg_mr(_iova2?)?\(\) fails with EINVAL: access has IBV_ACCESS_REMOTE_WRITE, which needs "
                             "IBV_ACCESS_LOCAL_WRITE, too$",
     "read-only-page": rf"ibv_reg_mr(_iova2?)?\(\) fails with EFAULT: the page at {HEX} is not writable, and IBV_ACCESS_LOCAL_WRITE was "
@@ -63,14 +64,16 @@ CAUSES = {
     "hole": rf"ibv_reg_mr(_iova2?)?\(\) fails with EFAULT: the page at {HEX} is not mapped \(\d+ bytes into the "
             r"range of \d+ bytes\)$",
     "no-bytes": r"ibv_reg_mr(_iova2?)?\(\) fails with EINVAL: length is 0, but has to be at least 1$",
-    "send-queue-too-long": CREATE + r"cap\.max_send_wr is 10000000, but may be at most \d+$",
-    "too-many-sges-asked": CREATE + r"cap\.max_recv_sge is 1000, but may be at most \d+$",
-    "no-type": CREATE + "qp_type is 0, which is not valid here$",
+    "send-queue-too-long": CREATE + r"cap\.max_send_wr is 10000000, but may be at most \d+ \(max_qp_wr of ibv_query_device\(\)\)$",
+    "too-many-sges-asked": CREATE + r"cap\.max_recv_sge is 1000, but may be at most \d+ \(max_sge of ibv_query_device\(\)\)$",
+    "no-type": CREATE + r"qp_type is 0, but may only be IBV_QPT_RC \(2\), IBV_QPT_UC \(3\), ",
     "cq-of-other-context": CREATE + r"send_cq belongs to another struct ibv_context \(ibv_open_device\) than the other objects of the call$",
     "empty-cq": r"ibv_create_cq\(\) fails with EINVAL: cqe is 0, but has to be 1 to \d+$",
-    "wrong-vector": r"ibv_create_cq\(\) fails with EINVAL: comp_vector is 5000, but may be at most \d+$",
+    "wrong-vector": r"ibv_create_cq\(\) fails with EINVAL: comp_vector is 5000, but may be at most \d+ \(num_comp_vectors of struct "
+                    r"ibv_context, less 1\)$",
     "ah-without-grh": r"ibv_create_ah\(\) fails with EINVAL: is_global is 0: RoCE needs a GRH",
-    "srq-too-long": r"ibv_create_srq\(\) fails with EINVAL: attr\.max_wr is 100000000, but has to be 1 to \d+$",
+    "srq-too-long": r"ibv_create_srq\(\) fails with EINVAL: attr\.max_wr is 100000000, but has to be 1 to \d+ \(max_srq_wr of "
+                    r"ibv_query_device\(\)\)$",
     "group-is-none": rf"ibv_attach_mcast\({QP}\) fails with EINVAL: gid is not a multicast GID",
     "group-of-rc": rf"ibv_attach_mcast\({QP}\) fails with EINVAL: the QP is of type RC, but a multicast group needs UD$",
     "flow-on-rc": rf"ibv_create_flow\({QP}\) fails with EINVAL: the QP is of type RC, but a flow rule needs RAW_PACKET$",
@@ -78,7 +81,8 @@ CAUSES = {
     "qp-before-address": r"rdma_create_qp\(\) fails with EINVAL: the id has no device yet: rdma_resolve_addr\(\) and its event, ",
     "accept-on-listener": r"rdma_accept\(\) fails with EINVAL: the id is not from an RDMA_CM_EVENT_CONNECT_REQUEST: accept event->id$",
     "route-before-address": r'rdma_resolve_route\(\) fails with EINVAL: the id is in state "idle", but has to be "address resolved"$',
-    "private-data-too-long": r"rdma_connect\(\) fails with EINVAL: private_data_len is 100, but may be at most 56$",
+    "private-data-too-long": r"rdma_connect\(\) fails with EINVAL: private_data_len is 100, but may be at most 56 \(the room that a "
+                             r"message of the connection manager has for it\)$",
     "pd-of-other-device": r"rdma_create_qp\(\) fails with EINVAL: pd belongs to another struct ibv_context than id->verbs$",
     "port-taken": r"rdma_bind_addr\(\) fails with EADDRINUSE: port \d+ is taken: another rdma_cm_id of this host is bound to it ",
     "port-of-the-system": r"rdma_bind_addr\(\) fails with EACCES: port 7 is below 1024 \(net\.ipv4\.ip_unprivileged_port_start\), which "
@@ -156,7 +160,7 @@ def test_the_object_has_the_calls_for_it():
                               text=True, timeout=PATIENCE)
         tap.equal(done.returncode, 0, done.stderr)
         lines = [line.strip() for line in done.stdout.splitlines()]
-        assert any(re.search("^" + SEND + "num_sge is 4, but may be at most 2, 1 time$", line) for line in lines), lines
+        assert any(re.search("^" + SEND + "num_sge is 4, but may be at most 2 \\(max_send_sge of the QP\\), 1 time$", line) for line in lines), lines
 
 
 def test_a_trial_is_told_at_the_end_of_a_program_that_fails():

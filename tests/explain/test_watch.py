@@ -171,7 +171,7 @@ def test_send_queue_full_of_unsignaled():
 def test_first_completion_in_error():
     with Situation("wrong-rkey", "text", program=WATCHED, options=()) as situation:
         qpn = situation.until_it_hangs()
-        matches(fr"QP 0x{qpn:06x} went to ERR: wr_id 4711 \(0x1267\), RDMA WRITE of 64 bytes at 0x1000 by rkey 0x[0-9a-f]+: "
+        matches(fr"QP 0x{qpn:06x} went to ERR: wr_id 4711 \(0x1267\), RDMA WRITE of 64 bytes at 0x1000 with rkey 0x[0-9a-f]+: "
                 r"IBV_WC_REM_ACCESS_ERR", softhca("why", situation.pid))
         matches(fr"^softhca\[\d+\]: QP 0x{qpn:06x} went to ERR: wr_id 4711", situation.end())
 
@@ -191,8 +191,8 @@ def test_cq_that_can_overrun():
 def test_what_only_the_adapter_knows():
     with Situation("no-receive") as situation:
         qpn = situation.until_it_hangs()
-        matches(fr"^QP 0x{qpn:06x}: 2 sends without polled completion.*2 signaled: with the adapter, or completed and not "
-                r"polled \(only the adapter knows which\); to QP .*rnr_retry is 7", why(situation.pid))
+        matches(fr"^QP 0x{qpn:06x}: 2 sends without polled completion.*2 signaled: in progress in the NIC, or completed and not "
+                r"polled \(softhca watch cannot see which\); to QP .*rnr_retry is 7", why(situation.pid))
         matches(r"^wr_id 256 \(0x100\), SEND of QP .*its completion was not polled", why(situation.pid, 256))
         matches(r"\d+ polled \(", softhca("ps", situation.pid))
         situation.end()
@@ -214,7 +214,7 @@ def test_extended_qps_and_cqs():
 def test_threads_that_share_a_cq():
     with Situation("threads", "text", program=WATCHED, options=()) as situation:
         situation.until_it_hangs()
-        matches(r"^idle, as far as it is watched", why(situation.pid))
+        matches(r"^idle, as far as softhca watch can see", why(situation.pid))
         tap.equal(situation.end(), "")
 
 

@@ -83,13 +83,13 @@ def test_the_nth_call_fails():
     refused = [line for line in lines if not line.endswith(" ok")]
     tap.equal(refused, ["ibv_create_qp 1 EINVAL", "ibv_reg_mr 2 ENOMEM", "ibv_create_cq 2 EMFILE", "ibv_modify_qp 3 EIO"])
     assert "call 3 of ibv_reg_mr fails with ENOMEM" in one_line(told, "errno=ENOMEM")
-    assert "never struck: 4 times selected" in one_line(told, "ibv_alloc_pd"), told
+    assert "was never applied: 4 matched" in one_line(told, "ibv_alloc_pd"), told
 
 
 def test_a_fault_of_another_program_or_device_is_not_met():
     lines, told = meet("calls", faults=["call=ibv_reg_mr errno=ENOMEM exe=other", "call=ibv_create_cq errno=EIO device=mlx5_0"])
     assert all(line.endswith(" ok") for line in lines), lines
-    assert "never struck: the program has done nothing that it selects" in one_line(told, "mlx5_0")
+    assert "was never applied: nothing that the program did matched it" in one_line(told, "mlx5_0")
 
 
 def test_the_nth_post_of_a_list_fails_and_those_before_it_are_posted():
@@ -105,7 +105,7 @@ def test_limits_are_reported_and_met():
     tap.equal(lines, ["max_qp 2 max_mr 3 max_cqe 50 max_sge 4", "cqe 100 EINVAL", "qp 1 ok", "qp 2 ok", "qp 3 ENOMEM",
                       "qp 4 ENOMEM", "mr 1 ok", "mr 2 ok", "mr 3 ENOMEM", "mr 4 ENOMEM", "sge 5 EINVAL", "inline 200 EINVAL"])
     assert "max_cqe is 50, and 100 were asked for" in one_line(told, "max_cqe is"), told
-    assert "never struck: 1 calls stayed within the limit" in one_line(told, "max_pd"), told
+    assert "was never applied: 1 calls stayed within the limit" in one_line(told, "max_pd"), told
 
 
 # What the parser lets through ends as hardware would (verbs.md §2.6, §3.10): the request, those behind it, both QPs.
@@ -121,8 +121,8 @@ def test_a_send_that_fails_on_its_own_side_leaves_the_peer_alone():
         tap.equal((states, events), (("ERR", "RTS"), {"near": [], "far": []}), name)
         if opcode == "SEND":
             tap.equal(far, {1: OK, 2: OK}, name)
-        assert f"work request 3, wr_id 3" in one_line(told, "' struck:") and "ends with " + name in told, told
-        assert "went to ERR: wr_id 3" in told and "the user asked for it" in told, told
+        assert f"work request 3, wr_id 3" in one_line(told, "' applied:") and "ends with " + name in told, told
+        assert "went to ERR: wr_id 3" in told and ": an injected fault (softhca run" in told, told
 
 
 def test_a_refused_request_leaves_both_ends_in_error():
@@ -166,7 +166,7 @@ def test_an_event_of_a_qp_has_the_state_that_belongs_to_it():
         near, far, states, events, told = pair("SEND", f"event={name} n=3")
         tap.equal((near, far, states), (flushed, {1: OK, 2: OK}, ("ERR", "RTS")), name)
         tap.equal((sorted(events["near"]), events["far"]), (wanted, []), name)
-        assert f"{name} at call 3 of ibv_post_send" in one_line(told, "' struck:"), told
+        assert f"{name} at call 3 of ibv_post_send" in one_line(told, "' applied:"), told
     near, far, states, events, told = pair("SEND", "event=path_mig_err n=3")
     tap.equal((near, states, events), ({i: OK for i in range(1, 6)}, ("RTS", "RTS"), {"near": [PATH_MIG_ERR], "far": []}))
 
@@ -184,7 +184,7 @@ def test_a_port_that_goes_down_stops_what_its_own_side_sends():
         near, far, states, events, told = pair(opcode, "event=port_down n=3")
         tap.equal((near, states), ({1: OK, 2: OK, 3: RETRY, 4: FLUSHED, 5: FLUSHED}, ("ERR", "RTS")), opcode)
         tap.equal((events["near"], events["far"]), ([PORT_ERR], [PORT_ERR] if PATH == "same" else []), opcode)
-        assert "port_down at call 3 of ibv_post_send" in one_line(told, "' struck:"), told
+        assert "port_down at call 3 of ibv_post_send" in one_line(told, "' applied:"), told
         assert "the port is down (injected fault event=port_down); caused by an injected fault" in told, told
 
 
@@ -240,13 +240,13 @@ def test_what_a_network_does_to_packets_is_made_good():
             tap.equal((near, states, events), ({i: OK for i in range(1, 6)}, ("RTS", "RTS"), {"near": [], "far": []}), fault)
             if opcode == "SEND":
                 tap.equal(far, {i: OK for i in range(1, 6)}, fault)
-            assert "' struck: " in told, told
+            assert "' applied: " in told, told
 
 
 def test_when_no_packet_arrives_the_retries_end():
     near, far, states, events, told = pair("RDMA_WRITE", "packet=drop of=requests count=all qp=1")
     tap.equal((near, states), ({1: RETRY, **{i: FLUSHED for i in range(2, 6)}}, ("ERR", "RTS")))
-    assert len([line for line in told.splitlines() if "' struck: drop packet" in line]) >= 8, told
+    assert len([line for line in told.splitlines() if "' applied: drop packet" in line]) >= 8, told
 
 
 def test_a_packet_that_is_delayed_for_longer_than_the_retries_last_never_arrives():
@@ -327,7 +327,7 @@ def test_addresses_and_routes_are_not_resolved():
     client, server, told = connect(3, "leave", "cm=ADDR_ERROR n=2", "cm=ROUTE_ERROR n=2 errno=ENETUNREACH")
     tap.equal(client, [*CONNECTED, f"ADDR_ERROR {-errno.ETIMEDOUT}", "ADDR_RESOLVED 0", f"ROUTE_ERROR {-errno.ENETUNREACH}"])
     tap.equal(without_timewait(server), SERVED)
-    assert "ADDR_ERROR with ETIMEDOUT at call 2 of rdma_resolve_addr" in one_line(told, "' struck: ADDR"), told
+    assert "ADDR_ERROR with ETIMEDOUT at call 2 of rdma_resolve_addr" in one_line(told, "' applied: ADDR"), told
 
 
 def test_a_request_is_rejected_with_a_reason():
@@ -336,14 +336,14 @@ def test_a_request_is_rejected_with_a_reason():
         tap.equal((client, without_timewait(server)), ([*RESOLVED, "REJECTED 28", *CONNECTED], SERVED), side)
         client, server, told = connect(1, "leave", f"cm=REJECTED reason=stale_connection side={side}")
         tap.equal((client, server), ([*RESOLVED, "REJECTED 10"], []), side)
-        assert "request 1 is REJECTED with reason 10" in one_line(told, "' struck:"), told
+        assert "request (REQ) 1 is REJECTED with reason 10 (STALE_CONNECTION)" in one_line(told, "' applied:"), told
 
 
 def test_a_connection_is_ended_for_both():
     for fault in "cm=DISCONNECTED n=5", "cm=DISCONNECTED at=ibv_post_send qp=1 n=5", "cm=DISCONNECTED time=30ms exe=connector":
         client, server, told = connect(1, "wait", fault)
         tap.equal((client, without_timewait(server)), (CONNECTED, SERVED), fault)
-    assert "disconnected after its time" in told, told
+    assert "disconnected, because its time= has passed" in told, told
 
 
 def test_a_request_that_is_never_answered():
@@ -413,7 +413,7 @@ def test_a_limit_that_strikes_at_its_first_use_is_counted_once():
     with Running() as running:
         tap.equal(running.fault("limit=max_mr value=0"), (0, [], ""))
         assert running.do("register")[0] != "ok"
-        tap.equal(running.fault(), (0, ["'limit=max_mr value=0' struck 1 of 1 times selected"], ""))
+        tap.equal(running.fault(), (0, ["'limit=max_mr value=0': applied to 1 of 1 that matched"], ""))
         running.end()
 
 
@@ -426,16 +426,16 @@ def test_faults_are_loaded_into_a_running_process_and_removed():
         tap.equal([running.do(word)[0] for word in ("write", "write", "send", "register")], ["ok", "ENOMEM", "ok", "EIO"])
         tap.equal(running.fault("call=ibv_post_send errno=EINVAL n=2"), (0, [], ""))  # beside the others
         tap.equal([running.do(word)[0] for word in ("send", "send", "send", "register")], ["ok", "EINVAL", "ok", "EIO"])
-        counts = ["'call=ibv_post_send errno=ENOMEM n=2' struck 1 of 6 times selected",
-                  "'call=ibv_reg_mr errno=EIO count=all' struck 2 of 2 times selected",
-                  "'call=ibv_post_send errno=EINVAL n=2' struck 1 of 3 times selected"]
+        counts = ["'call=ibv_post_send errno=ENOMEM n=2': applied to 1 of 6 that matched",
+                  "'call=ibv_reg_mr errno=EIO count=all': applied to 2 of 2 that matched",
+                  "'call=ibv_post_send errno=EINVAL n=2': applied to 1 of 3 that matched"]
         tap.equal(running.fault(), (0, counts, ""))
         tap.equal(running.fault("--clear"), (0, counts, ""))
         tap.equal(running.fault("--clear"), (0, [], ""))
         tap.equal([running.do(word)[0] for word in ("write", "send", "register")], ["ok", "ok", "ok"])
         told = running.end()
-    tap.equal(len([line for line in told.splitlines() if "' struck: call" in line]), 4, told)
-    assert "never struck" not in told, told
+    tap.equal(len([line for line in told.splitlines() if "' applied: call" in line]), 4, told)
+    assert "was never applied" not in told, told
 
 
 def test_a_completion_of_a_running_process_fails():
@@ -452,7 +452,7 @@ def test_clear_brings_a_port_up():
         tap.equal(running.do("write"), ["ok", "wr 1 status 0"])
         tap.equal(running.fault("event=port_down at=ibv_reg_mr")[0], 0)
         tap.equal((running.do("port"), running.do("register"), running.do("port")), (["ok", "port ACTIVE"], ["ok"], ["ok", "port DOWN"]))
-        tap.equal(running.fault("--clear"), (0, ["'event=port_down at=ibv_reg_mr' struck 1 of 1 times selected"], ""))
+        tap.equal(running.fault("--clear"), (0, ["'event=port_down at=ibv_reg_mr': applied to 1 of 1 that matched"], ""))
         tap.equal(running.do("port"), ["ok", "port ACTIVE"])
         tap.equal(running.do("write"), ["ok", "wr 6 status 0"])
         running.end()
@@ -563,11 +563,11 @@ def test_what_cannot_be_loaded_is_refused_and_changes_nothing():
                            (["call=ibv_reg_mr errno=EIO"] * 32, "32 faults are loaded"), (["--clear", "event=qp_fatal"], "takes no fault"):
             code, lines, told = running.fault(*specs)
             assert code != 0 and not lines and part in told, (specs, code, lines, told)
-        tap.equal(running.fault(), (0, ["'call=ibv_create_flow errno=EIO' struck 0 of 0 times selected"], ""))
+        tap.equal(running.fault(), (0, ["'call=ibv_create_flow errno=EIO': applied to 0 of 0 that matched"], ""))
         code, lines, told = running.fault(pid=str(os.getpid()))
         assert code == 1 and told.startswith(f"softhca: process {os.getpid()}: "), told
         tap.equal(running.do("register"), ["ok"])
-        assert "never struck" in running.end()
+        assert "was never applied" in running.end()
 
 
 def test_json_tells_the_same():
@@ -596,7 +596,7 @@ def test_what_cannot_be_meant_is_refused_before_the_program_runs():
     for fault, part in (("call=ibv_regmr errno=ENOMEM", "the nearest is 'ibv_reg_mr'"),
                         ("completion=RNR_RETRY_EXC_ERR opcode=RDMA_READ", "cannot end with RNR_RETRY_EXC_ERR"),
                         ("completion=REM_OP_ERR", "side=receive at the peer"),
-                        ("completion=RETRY_EXC_ERR side=receive", "no receive can end"), ("event=qp_fatal at=ibv_reg_mr", "happens to a QP"), ("packet=drop of=request", "nearest is 'requests'"), ("event=qp_fatl", "nearest is 'qp_fatal'"), ("cm=REJECTED reason=stale_conection", "nearest is 'STALE_CONNECTION'"), ("packet=delay", "needs 'time', as 'time=5ms'"), ("completion=delayed", "needs 'time', as 'time=5ms'"), ("completion=never time=1s", "'time' has no meaning with 'completion=never'"), ("packet=delay time=5", "not a time"),
+                        ("completion=RETRY_EXC_ERR side=receive", "no receive can end"), ("event=qp_fatal at=ibv_reg_mr", "happens to a QP"), ("packet=drop of=request", "nearest is 'requests'"), ("event=qp_fatl", "nearest is 'qp_fatal'"), ("cm=REJECTED reason=stale_conection", "nearest is 'STALE_CONNECTION'"), ("packet=delay", "needs 'time', for example 'time=5ms'"), ("completion=delayed", "needs 'time', for example 'time=5ms'"), ("completion=never time=1s", "'time' has no meaning with 'completion=never'"), ("packet=delay time=5", "not a time"),
                         ("packet=drop by=3", "'by' has no meaning with 'packet=drop'"), ("packet=rate limit=10Mbit n=3", "'n' has no meaning"), ("@/none", "cannot read /none")):
         code, lines, told = run("calls", faults=[fault])
         tap.equal((code, lines), (125, []), fault)

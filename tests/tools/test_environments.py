@@ -32,9 +32,9 @@ GUEST_LIMIT = 600
 
 # What "this environment" of softhca doctor begins with.
 TELLS = {environments.MAPPED: "ok +this environment +WRITE, READ, atomics: mapped memory ",
-         environments.BY_THREADS: "note +this environment +programs with one thread: WRITE, READ, atomics: mapped memory ",
-         environments.MAPPED_OR_RING: "note +this environment +programs with one thread: WRITE, READ, atomics: mapped memory .*"
-                                      "with more: WRITE, READ, atomics, SEND: ring ",
+         environments.BY_THREADS: "note +this environment +a program with one thread: WRITE, READ, atomics: mapped memory ",
+         environments.MAPPED_OR_RING: "note +this environment +a program with one thread: WRITE, READ, atomics: mapped memory .*"
+                                      "a program with several threads: WRITE, READ, atomics, SEND: ring ",
          environments.COPY: "note +this environment +WRITE, READ: kernel copy ",
          environments.RING: "limited +this environment +WRITE, READ, atomics, SEND: ring "}
 

@@ -99,10 +99,11 @@ static void reasons_of_the_sender(void **state)
         {SENDER_WAITS_FOR_RNR_TIMER,
          "QP 0x000013 has no receive posted (RNR); rnr_retry is 7 (unlimited), 5 RNR NAKs so far"},
         {SENDER_WAITS_FOR_RETRY,
-         "no response: QP 0x000013 drops the requests or does not exist; that QP is in RTS with 0 "
+         "no response: QP 0x000013 does not exist, or is not in RTR or RTS; that QP is in RTS with 0 "
          "receives posted; retry 0 of 7"},
         {SENDER_WAITS_IN_SQD, "the QP is in SQD: no new work request is started"},
-        {SENDER_WAITS_FOR_WINDOW, "the congestion window is full: waiting for acknowledgements from"},
+        {SENDER_WAITS_FOR_WINDOW, "the congestion window (packets that may be unacknowledged) is full: "
+                                  "waiting for acknowledgements from"},
         {SENDER_WAITS_TO_FAIL,
          "failed locally (IBV_WC_LOC_PROT_ERR), completes after the work requests before it"},
     };
@@ -178,7 +179,7 @@ static void where_the_peer_is(void **state)
         {PATH_NOBODY, 0, "no process of this host owns QP 0x000013"},
         {PATH_SEARCHED, 0, "no process of this host owns QP 0x000013"},
         {PATH_PORT_DOWN, 4711, "the port is down (injected fault event=port_down)"},
-        {PATH_RING, 4711, "no response: QP 0x000013 of process 4711 drops the requests or does not exist"},
+        {PATH_RING, 4711, "no response: QP 0x000013 of process 4711 does not exist, or is not in RTR or RTS"},
     };
 
     for (size_t i = 0; i < array_size(paths); i++) {
@@ -275,12 +276,12 @@ static void a_region_says_how_much_of_it_is_mapped(void **state)
 {
     assert_null(strstr(region(), "mapped"));
     f->mapped[0] = (struct mapped_record){.generation = 2, .length = 4096};
-    assert_contains(region(), ", directly accessible to peers: all");
+    assert_contains(region(), ", mapped for peers: all");
     f->mapped[0].length = 1024;
     f->mapped[0].reason = MAPPED_PARTIAL_PAGE;
-    assert_contains(region(), ", directly accessible to peers: in part, rest not directly accessible: ");
+    assert_contains(region(), ", mapped for peers: in part, rest not mapped: ");
     f->mapped[0].generation = 3;
-    assert_contains(region(), ", not directly accessible to peers: ");
+    assert_contains(region(), ", not mapped for peers: ");
     f->mapped[0].reason = 4711;
     assert_non_null(region());
     f->mapped[0].generation = 0;
@@ -326,8 +327,8 @@ static void holders_of_each_kind(void **state)
     assert_contains(busy(OBJECT_SRQ, 0), "QP 0x000012 \"fixture\" still receives from it");
     f->keys[1] = (struct key_entry){.kind = KEY_MW_TYPE_2, .bound = 1, .rkey = 0x99, .region = 0};
     assert_contains(busy(OBJECT_MR, 0),
-                    "ibv_dereg_mr(MR of 4096 bytes with lkey 0x4711 \"fixture\") fails with EBUSY: MW "
-                    "with rkey 0x99 is still bound to it");
+                    "ibv_dereg_mr(MR of 4096 bytes with lkey 0x00004711 \"fixture\") fails with EBUSY: MW "
+                    "with rkey 0x00000099 is still bound to it");
     f->pds[1] = (struct pd_record){.state = OBJECT_ALIVE, .users = 3, .protects = 0};
     assert_contains(busy(OBJECT_PD, 0), "1 PD, 1 MR, 1 MW, 2 QPs, 1 SRQ, 1 WQ and 1 AH still belong to it");
     /* What is made with a parent domain is of its PD. */
@@ -371,7 +372,7 @@ static void holders_of_thread_domains_xrc_domains_and_device_memory(void **state
     assert_contains(busy(OBJECT_XRCD, 5), "EBUSY: 1 QP and 1 SRQ still use it");
     assert_contains(busy(OBJECT_CQ, 1), "EBUSY: 1 SRQ and 1 WQ still complete into it");
     assert_contains(busy(OBJECT_DM, 6), "ibv_free_dm(DM 6 of 4096 bytes) fails with EBUSY: MR of 4096 bytes "
-                                        "with lkey 0x4711 \"fixture\" still uses it");
+                                        "with lkey 0x00004711 \"fixture\" still uses it");
     f->items[6].length = 64;
     assert_contains(busy(OBJECT_DM, 6), "it was in use at the call, and no user of it is left now");
 }
@@ -588,15 +589,17 @@ static void why_a_path_is_not_mapped_is_told(void **state)
         enum path_why why;
         const char *words;
     } reasons[] = {
-        {PATH_WHY_OFF, " (path: ring, peer's memory not mapped: this process does not map memory of peers"},
-        {PATH_WHY_FORBIDDEN,
-         " (path: ring, peer's memory not mapped: no permission to read memory of the peer process"},
-        {PATH_WHY_HIDDEN,
-         " (path: ring, peer's memory not mapped: the peer process does not let this process read"},
-        {PATH_WHY_UNUSED, " (path: ring, peer's memory not mapped: no request so far was for memory"},
+        {PATH_WHY_OFF,
+         " (path: shared-memory ring, peer's memory not mapped: this process does not map memory of peers"},
+        {PATH_WHY_FORBIDDEN, " (path: shared-memory ring, peer's memory not mapped: no permission to read "
+                             "memory of the peer process"},
+        {PATH_WHY_HIDDEN, " (path: shared-memory ring, peer's memory not mapped: the peer process does not "
+                          "let this process read"},
+        {PATH_WHY_UNUSED,
+         " (path: shared-memory ring, peer's memory not mapped: no MR of the peer that was accessed"},
         {PATH_WHY_REFUSED,
-         " (path: ring, peer's memory not mapped: the kernel refuses process_vm_writev and"},
-        {PATH_WHY_UNKNOWN, " of process 4711 (path: ring)"},
+         " (path: shared-memory ring, peer's memory not mapped: the kernel refuses process_vm_writev and"},
+        {PATH_WHY_UNKNOWN, " of process 4711 (path: shared-memory ring)"},
     };
 
     for (size_t i = 0; i < array_size(reasons); i++) {
@@ -663,7 +666,7 @@ static void unpolled_completions_without_an_event(void **state)
     cq->owed = 0;
     cq->window_by = cq->window_waits_by = FIXTURE_THREAD;
     cq->window_waits_ns = FIXTURE_AGO(1500);
-    assert_contains(said(explain_hang, OBJECT_CQ, 0), "and has waited for itself for 1.5 s");
+    assert_contains(said(explain_hang, OBJECT_CQ, 0), "and has been deadlocked with itself for 1.5 s");
 }
 
 static void queues_that_stand_still(void **state)
@@ -757,13 +760,31 @@ static void calls_that_are_refused(void **state)
     assert_contains(
         said(refusal, OBJECT_QP, 0),
         "ibv_modify_qp(QP 0x000012) fails with EINVAL: INIT to RTR of a QP of type UC needs IBV_QP_AV, "
-        "IBV_QP_RQ_PSN and IBV_QP_DEST_QPN, which attr_mask lacks; it takes no 0x40000000");
+        "IBV_QP_RQ_PSN and IBV_QP_DEST_QPN, which attr_mask lacks; it does not permit 0x40000000, which "
+        "attr_mask "
+        "has");
     record->form = REFUSAL_RANGE;
     record->value = -1;
     record->low = 0;
     record->high = 16;
     strcpy(record->argument, "num_sge");
     assert_contains(said(refusal, OBJECT_QP, 0), "num_sge is -1, but may be at most 16");
+    record->value = 17;
+    assert_contains(said(refusal, OBJECT_QP, 0),
+                    "num_sge is 17, but may be at most 16 (max_send_sge of the QP)");
+    record->form = REFUSAL_WQ_TRANSITION;
+    record->value = IBV_WQS_RDY;
+    record->low = IBV_WQS_ERR;
+    record->high = 1u << IBV_WQS_RESET;
+    assert_contains(
+        said(refusal, OBJECT_QP, 0),
+        "IBV_WQS_ERR to IBV_WQS_RDY is not a transition of a WQ (from IBV_WQS_ERR: to IBV_WQS_RESET)");
+    record->form = REFUSAL_TRANSITION;
+    record->value = IBV_QPS_INIT << 8 | IBV_QPS_SQD;
+    record->low = 1u << IBV_QPS_RESET | 1u << IBV_QPS_RTS | 1u << IBV_QPS_SQD | 1u << IBV_QPS_ERR;
+    assert_contains(
+        said(refusal, OBJECT_QP, 0),
+        "SQD to INIT is not a transition of a QP of this type (from SQD: to RESET, RTS, SQD or ERR)");
     /* Whatever another process wrote there. */
     memset(record->call, 0xff, sizeof(record->call));
     memset(record->argument, 'x', sizeof(record->argument));

@@ -106,7 +106,7 @@ static void what_cannot_be_meant_is_refused(void **state)
     assert_refused("call=ibv_reg_mr errno=4096", "errno");
     assert_refused("call=ibv_reg_mr errno=ENOMEM percent=0", "not a number");
     assert_refused("call=ibv_reg_mr errno=ENOMEM percent=101", "not a number");
-    assert_refused("call=ibv_reg_mr errno=ENOMEM percent=1 n=2", "one of both");
+    assert_refused("call=ibv_reg_mr errno=ENOMEM percent=1 n=2", "'percent' cannot be combined with");
     assert_refused("call=ibv_reg_mr errno=ENOMEM seed=1", "'percent' only");
 }
 
@@ -135,7 +135,7 @@ static void an_event_needs_the_object_of_its_call(void **state)
     assert_int_equal(rule.at, CALL_POST_SRQ_RECV);
     assert_read("event=device_fatal at=ibv_reg_mr n=2");
     assert_refused("event=qp_fatal at=ibv_reg_mr", "happens to a QP");
-    assert_refused("event=srq_limit at=ibv_post_send", "happens at ibv_post_srq_recv");
+    assert_refused("event=srq_limit at=ibv_post_send", "only possible with 'at=ibv_post_srq_recv'");
     assert_refused("event=gid_change at=ibv_reg_mr qp=1", "no meaning");
     assert_read("event=port_down time=2s n=5");
     assert_int_equal(rule.time, 2000000000);
@@ -178,7 +178,7 @@ static void connections_have_keys_of_their_own(void **state)
     assert_refused("cm=UNREACHABLE side=passive", "no meaning");
     assert_refused("cm=ADDR_ERROR device=softhca0", "no meaning");
     assert_refused("cm=DISCONNECTED at=ibv_reg_mr", "has none");
-    assert_refused("cm=DISCONNECTED time=2s at=ibv_post_send", "one of both");
+    assert_refused("cm=DISCONNECTED time=2s at=ibv_post_send", "'time' cannot be combined with");
 }
 
 static void packets_that_wait_say_for_what(void **state)
@@ -194,9 +194,9 @@ static void packets_that_wait_say_for_what(void **state)
     assert_int_equal(rule.value, 64000);
     assert_true(inject_strikes(&rule, 5, &(struct inject_point){0})); /* all of them */
     assert_read("packet=mark percent=5");
-    assert_refused("packet=delay", "needs 'time', as 'time=5ms'");
-    assert_refused("packet=reorder", "needs 'by', as 'by=3'");
-    assert_refused("packet=rate", "needs 'limit', as 'limit=10Mbit'");
+    assert_refused("packet=delay", "needs 'time', for example 'time=5ms'");
+    assert_refused("packet=reorder", "needs 'by', for example 'by=3'");
+    assert_refused("packet=rate", "needs 'limit', for example 'limit=10Mbit'");
     assert_refused("packet=delay time=5", "not a time");
     assert_refused("packet=delay time=0ms", "not a time");
     assert_refused("packet=delay time=61min", "not a time");

@@ -192,7 +192,7 @@ static void does_not_know_the_secret(unsigned number)
     for (unsigned i = 0; i < array_size(wrong); i++) {
         struct control_answer answer = ask(connect_to_owner(), CONTROL_CAPTURE, wrong[i], make_file());
 
-        CHECK(answer.result == CONTROL_REFUSED && strstr(answer.why, "ptrace access"));
+        CHECK(answer.result == CONTROL_REFUSED && strstr(answer.why, "may ptrace it"));
     }
     atomic_store(&board->word[GO], 1);
 }

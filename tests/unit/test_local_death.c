@@ -423,7 +423,7 @@ static void tells_of_it_once(unsigned number)
     UNTIL(atomic_load(&board->word[5]));
     dup2(out, STDERR_FILENO);
     CHECK(pread(words, text, sizeof(text) - 1, 0) >= 0);
-    for (const char *at = text; (at = strstr(at, "no shared memory was set up with process")); at++)
+    for (const char *at = text; (at = strstr(at, "no shared-memory link with process")); at++)
         told++;
     CHECK(told == 1);
 }

@@ -125,6 +125,9 @@ static int check(enum ibv_qp_type type, enum ibv_qp_state from, enum ibv_qp_stat
         assert_int_equal(reason.high & ~(unsigned)mask, 0);
         assert_true(reason.low || reason.high);
     }
+    /* The states that it says are possible are those that are. */
+    for (enum ibv_qp_state next = IBV_QPS_RESET; reason.form == REFUSAL_TRANSITION && next < STATES; next++)
+        assert_int_equal(reason.low >> next & 1, expect(type, from, next).legal);
     return error;
 }
 

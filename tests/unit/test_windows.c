@@ -29,12 +29,13 @@ static enum verdict bind_2(const struct mw_bind *bind)
     return keys_bind_mw(&table, bind, true, &new_rkey);
 }
 
-static void assert_bind_refused_(struct mw_bind bind)
+static void assert_bind_refused_(struct mw_bind bind, enum bind_fault why)
 {
     const struct key_entry before_window = *window(), before_region = *region();
 
     bind.new_rkey = (window()->rkey & ~KEY_TAG_MASK) | ((window()->rkey + 1) & KEY_TAG_MASK);
     new_rkey = 0;
+    assert_int_equal(keys_bind_fault(&table, &bind, window()->kind == KEY_MW_TYPE_2), why);
     assert_int_equal(keys_bind_mw(&table, &bind, window()->kind == KEY_MW_TYPE_2, &new_rkey),
                      VERDICT_MW_BIND);
     assert_int_equal(new_rkey, 0);
@@ -43,14 +44,14 @@ static void assert_bind_refused_(struct mw_bind bind)
 }
 
 /* For both types: a good bind with one thing changed is refused and changes nothing. */
-#define assert_bind_refused(statement)                                                                       \
+#define assert_bind_refused(why, statement)                                                                  \
     do {                                                                                                     \
         struct mw_bind b = bind_of(KEY_MW_TYPE_1, IBV_ACCESS_REMOTE_WRITE);                                  \
         statement;                                                                                           \
-        assert_bind_refused_(b);                                                                             \
+        assert_bind_refused_(b, why);                                                                        \
         b = bind_of(KEY_MW_TYPE_2, IBV_ACCESS_REMOTE_WRITE);                                                 \
         statement;                                                                                           \
-        assert_bind_refused_(b);                                                                             \
+        assert_bind_refused_(b, why);                                                                        \
     } while (0)
 
 static void a_bound_window_gives_access_to_its_part_of_the_region(void **state)
@@ -144,7 +145,7 @@ static void a_window_on_a_zero_based_region_is_bound_by_offset(void **state)
     publish(ALL | IBV_ACCESS_ZERO_BASED);
     struct mw_bind bind = bind_of(KEY_MW_TYPE_1, IBV_ACCESS_REMOTE_WRITE);
 
-    assert_bind_refused_(bind);
+    assert_bind_refused_(bind, BIND_RANGE);
     bind.address = 0x100;
     assert_ok(bind_1(&bind));
     assert_ok(remote(new_rkey, 0x101, 1, REMOTE_WRITE));
@@ -154,14 +155,14 @@ static void a_window_on_a_zero_based_region_is_bound_by_offset(void **state)
 static void a_bind_needs_a_region_that_allows_it(void **state)
 {
     publish(ALL & ~(uint32_t)IBV_ACCESS_MW_BIND);
-    assert_bind_refused((void)0);
+    assert_bind_refused(BIND_REGION_ACCESS, (void)0);
 }
 
 static void a_writable_window_needs_a_locally_writable_region(void **state)
 {
     publish(IBV_ACCESS_MW_BIND | IBV_ACCESS_REMOTE_READ);
-    assert_bind_refused((void)0);
-    assert_bind_refused(b.access = IBV_ACCESS_REMOTE_ATOMIC);
+    assert_bind_refused(BIND_LOCAL_WRITE, (void)0);
+    assert_bind_refused(BIND_LOCAL_WRITE, b.access = IBV_ACCESS_REMOTE_ATOMIC);
 
     const struct mw_bind bind = bind_of(KEY_MW_TYPE_1, IBV_ACCESS_REMOTE_READ);
 
@@ -170,11 +171,11 @@ static void a_writable_window_needs_a_locally_writable_region(void **state)
 
 static void a_window_must_lie_inside_its_region(void **state)
 {
-    assert_bind_refused(b.address = IOVA - 1);
-    assert_bind_refused(b.address = IOVA + LENGTH);
-    assert_bind_refused(b.length = LENGTH);
-    assert_bind_refused(b.length = UINT64_MAX);
-    assert_bind_refused((b.address = UINT64_MAX, b.length = 2));
+    assert_bind_refused(BIND_RANGE, b.address = IOVA - 1);
+    assert_bind_refused(BIND_RANGE, b.address = IOVA + LENGTH);
+    assert_bind_refused(BIND_RANGE, b.length = LENGTH);
+    assert_bind_refused(BIND_RANGE, b.length = UINT64_MAX);
+    assert_bind_refused(BIND_RANGE, (b.address = UINT64_MAX, b.length = 2));
 
     struct mw_bind bind = bind_of(KEY_MW_TYPE_1, IBV_ACCESS_REMOTE_READ);
 
@@ -185,17 +186,17 @@ static void a_window_must_lie_inside_its_region(void **state)
 
 static void window_region_and_qp_share_a_pd(void **state)
 {
-    assert_bind_refused(b.pd = OTHER_PD);
-    assert_bind_refused(window()->pd = OTHER_PD);
+    assert_bind_refused(BIND_MW_PD, b.pd = OTHER_PD);
+    assert_bind_refused(BIND_MW_PD, window()->pd = OTHER_PD);
     region()->pd = OTHER_PD;
-    assert_bind_refused((void)0);
+    assert_bind_refused(BIND_REGION_PD, (void)0);
 }
 
 static void unknown_window_flags_are_refused(void **state)
 {
-    assert_bind_refused(b.access |= IBV_ACCESS_MW_BIND);
-    assert_bind_refused(b.access |= IBV_ACCESS_ON_DEMAND);
-    assert_bind_refused(b.access |= 1u << 31);
+    assert_bind_refused(BIND_FLAGS, b.access |= IBV_ACCESS_MW_BIND);
+    assert_bind_refused(BIND_FLAGS, b.access |= IBV_ACCESS_ON_DEMAND);
+    assert_bind_refused(BIND_FLAGS, b.access |= 1u << 31);
 }
 
 static void harmless_window_flags_are_ignored(void **state)
@@ -209,13 +210,13 @@ static void harmless_window_flags_are_ignored(void **state)
 static void only_a_live_plain_region_can_be_bound(void **state)
 {
     keys_publish_region(&table, NULL_SLOT, KEY_REGION_NULL, PD, ALL, 0, 0, 0, 77);
-    assert_bind_refused(b.region_lkey = table.entry[NULL_SLOT].lkey);
-    assert_bind_refused(b.region_lkey = region()->rkey);
-    assert_bind_refused(b.region_lkey ^= 1);
-    assert_bind_refused(b.region_lkey = window()->rkey);
-    assert_bind_refused(b.region_lkey = 0);
+    assert_bind_refused(BIND_REGION, b.region_lkey = table.entry[NULL_SLOT].lkey);
+    assert_bind_refused(BIND_REGION, b.region_lkey = region()->rkey);
+    assert_bind_refused(BIND_REGION, b.region_lkey ^= 1);
+    assert_bind_refused(BIND_REGION, b.region_lkey = window()->rkey);
+    assert_bind_refused(BIND_REGION, b.region_lkey = 0);
     keys_withdraw(&table, SLOT);
-    assert_bind_refused((void)0);
+    assert_bind_refused(BIND_REGION, (void)0);
 }
 
 static void a_bind_of_the_wrong_type_is_refused(void **state)
@@ -338,7 +339,7 @@ static void a_bound_type_2_window_must_be_invalidated_before_the_next_bind(void 
 
     assert_ok(bind_2(&bind));
     bind.mw_rkey = new_rkey;
-    assert_bind_refused_(bind);
+    assert_bind_refused_(bind, BIND_MW_BOUND);
     assert_ok(keys_invalidate(&table, bind.mw_rkey, PD, false));
     bind.new_rkey ^= 1;
     assert_ok(bind_2(&bind));
@@ -349,7 +350,7 @@ static void a_type_2_bind_of_length_0_is_refused(void **state)
     struct mw_bind bind = bind_of(KEY_MW_TYPE_2, IBV_ACCESS_REMOTE_WRITE);
 
     bind.length = 0;
-    assert_bind_refused_(bind);
+    assert_bind_refused_(bind, BIND_NOTHING);
 }
 
 static void a_region_counts_the_windows_bound_to_it(void **state)

@@ -60,9 +60,11 @@ static void note_view(struct attached *at)
 
 static bool refuse_view(struct attached *at, int error)
 {
-    return refuse(at, error == -EPROTONOSUPPORT ? "its published segment has another format version: another "
-                                                  "release of SoftHCA"
-                                                : "its published segment is damaged");
+    return refuse(
+        at, error == -EPROTONOSUPPORT
+                ? "its published segment (state that softhca reads) has another format version: use the "
+                  "softhca of the release of SoftHCA that it runs"
+                : "its published segment (state that softhca reads) is damaged");
 }
 
 /* 1: opened; 0: it has no segment that can be used; -errno: it cannot be asked. */
@@ -184,8 +186,8 @@ static bool ask(int fd, struct attached *at)
     }
     if (reply.magic == SEGMENT_REQUEST_MAGIC && reply.result == SEGMENT_REFUSED)
         return refuse(
-            at, "reading its SoftHCA state is refused: softhca is not known there to have ptrace access "
-                "(user, group, user namespace, capabilities, PR_SET_DUMPABLE)");
+            at, "it cannot verify that softhca may ptrace it: run softhca as its user and group, in its user "
+                "namespace, or as root; a setuid program always refuses");
     return refuse(at, "it does not answer requests for its state: another release of SoftHCA");
 }
 
@@ -271,6 +273,20 @@ bool read_pid(const char *text, pid_t *ret)
     return true;
 }
 
+static bool refuse_access(pid_t pid, struct attached *ret)
+{
+    char path[32];
+    struct stat status;
+
+    snprintf(path, sizeof(path), "/proc/%d", (int)pid);
+    if (stat(path, &status) == 0 && status.st_uid != geteuid() && status.st_uid != 0)
+        return refuse(ret, "it belongs to uid %u: run softhca as that user, or as root",
+                      (unsigned)status.st_uid);
+    return refuse(
+        ret, "it is not dumpable (a setuid program, or PR_SET_DUMPABLE 0), or runs as root: run softhca as "
+             "root");
+}
+
 bool attach_pid(pid_t pid, struct attached *ret)
 {
     struct blocks blocks;
@@ -301,7 +317,7 @@ bool attach_pid(pid_t pid, struct attached *ret)
     if (result == -ENOENT)
         return refuse(ret, "there is no such process");
     if (result == -EACCES)
-        return refuse(ret, "it belongs to another user, or refuses access (PR_SET_DUMPABLE is 0)");
+        return refuse_access(pid, ret);
     return ret->why[0] ? false : refuse(ret, "it does not use SoftHCA");
 }
 

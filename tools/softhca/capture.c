@@ -177,10 +177,11 @@ static bool attach_all_pids(struct state *state)
             return false;
         }
         keep_source(state, source);
-        fprintf(stderr,
-                "softhca: capturing %s: its QPs do not use direct execution, and its messages are cut into "
-                "packets, until the capture ends\n",
-                source->name);
+        fprintf(
+            stderr,
+            "softhca: capturing %s: until the capture ends all its requests are sent as packets of path_mtu "
+            "(slower)\n",
+            source->name);
     }
     return true;
 }
@@ -253,8 +254,7 @@ static int start_program(struct state *state)
     }
     if (!state->child)
         become_program(state);
-    fprintf(stderr,
-            "softhca: capturing %s: QPs do not use direct execution, and messages are cut into packets\n",
+    fprintf(stderr, "softhca: capturing %s: all its requests are sent as packets of path_mtu (slower)\n",
             state->program[0]);
     return 0;
 }

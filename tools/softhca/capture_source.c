@@ -53,7 +53,7 @@ int source_attach(struct capture_source *source, pid_t pid, const struct capture
         return 0;
     }
     fprintf(stderr, "softhca: cannot capture process %d: %s\n", (int)pid,
-            source->socket < 0 ? why : "it does not stay attached");
+            source->socket < 0 ? why : "it answered without a connection: try again");
     capture_ring_free(&source->ring);
     return -1;
 }
@@ -131,7 +131,10 @@ void source_peek(struct capture_source *source, uint64_t *limit)
         return;
     case CAPTURE_NONSENSE:
         if (source->socket >= 0) {
-            fprintf(stderr, "softhca: process %s has damaged its capture: it is not captured any more\n",
+            fprintf(stderr,
+                    "softhca: the capture buffer of process %s is corrupt: its capture has ended, and what "
+                    "was written so "
+                    "far is valid\n",
                     source->name);
             end(source);
         }

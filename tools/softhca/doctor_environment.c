@@ -29,16 +29,17 @@ static const struct {
                      "WRITE, READ, atomics: mapped memory (8 B: 0.15 to 0.3 us, 64 KiB: 40 GB/s); "
                      "SEND: ring (8 B: 0.35 us)"},
     [GETS_MAPPED_IN_CALLS] = {FINDING_NOTE,
-                              "programs with one thread: WRITE, READ, atomics: mapped memory (8 B: 0.15 to "
-                              "0.3 us, 64 KiB: 40 GB/s), SEND: ring (8 B: 0.35 us); with more: "
-                              "WRITE, READ: kernel copy (8 B: 1.6 to 1.8 us, 64 KiB: 9 GB/s), "
+                              "a program with one thread: WRITE, READ, atomics: mapped memory (8 B: 0.15 to "
+                              "0.3 us, 64 KiB: 40 GB/s), SEND: ring (8 B: 0.35 us); a program with several "
+                              "threads: WRITE, READ: kernel copy (8 B: 1.6 to 1.8 us, 64 KiB: 9 GB/s), "
                               "atomics, SEND: ring (8 B: 0.4 us, or some 30 us where the peer's helper "
                               "thread has to be woken)"},
-    [GETS_MAPPED_IN_CALLS_ALONE] = {FINDING_NOTE,
-                                    "programs with one thread: WRITE, READ, atomics: mapped memory (8 B: "
-                                    "0.15 to 0.3 us, 64 KiB: 40 GB/s), SEND: ring (8 B: 0.35 us); with more: "
-                                    "WRITE, READ, atomics, SEND: ring (8 B: 0.4 us, or some 30 us where the "
-                                    "peer's helper thread has to be woken; 64 KiB: 1 to 3 GB/s)"},
+    [GETS_MAPPED_IN_CALLS_ALONE] =
+        {FINDING_NOTE,
+         "a program with one thread: WRITE, READ, atomics: mapped memory (8 B: "
+         "0.15 to 0.3 us, 64 KiB: 40 GB/s), SEND: ring (8 B: 0.35 us); a program with "
+         "several threads: WRITE, READ, atomics, SEND: ring (8 B: 0.4 us, or some 30 us where the "
+         "peer's helper thread has to be woken; 64 KiB: 1 to 3 GB/s)"},
     [GETS_COPY] = {FINDING_NOTE,
                    "WRITE, READ: kernel copy (8 B: 1.6 to 1.8 us, 64 KiB: 9 GB/s); "
                    "atomics, SEND: ring (8 B: 0.4 us, or some 30 us where the peer's helper thread has to be "
@@ -123,11 +124,15 @@ static bool system_calls_may_wait(void)
 static void more_than_the_ring(struct finding *ret)
 {
     if (!user_is_known(geteuid()))
-        finding_remedy(ret, "a uid that the user namespace maps (unshare --map-current-user): %s",
+        finding_remedy(ret,
+                       "run with a uid that the user namespace maps (unshare --map-current-user): gives %s",
                        copy_instead);
     else if (yama_scope() > 2)
-        finding_remedy(ret, "boot with kernel.yama.ptrace_scope=1 in /etc/sysctl.d (3 stays until then): %s",
-                       copy_instead);
+        finding_remedy(
+            ret,
+            "kernel.yama.ptrace_scope is 3, which only a boot can lower: put kernel.yama.ptrace_scope=1 into "
+            "/etc/sysctl.d and reboot: gives %s",
+            copy_instead);
     else if (yama_scope() == 2)
         finding_remedy(ret, "sysctl -w kernel.yama.ptrace_scope=1 (as root): %s", copy_instead);
     else if (own_status("Seccomp"))
@@ -164,17 +169,16 @@ void probe_environment(struct finding *ret)
     else if (gets == GETS_COPY)
         more_than_copies(ret, &here);
     else if (gets == GETS_MAPPED_IN_CALLS)
+        finding_remedy(ret,
+                       "sysctl -w vm.unprivileged_userfaultfd=1 (as root), or SOFTHCA_LOCAL=mapped for both "
+                       "programs (docs/mapped.md has the side effects): %s for programs with threads, too",
+                       mapped_instead);
+    else if (here.mapping.means.lock_limit != UINT64_MAX)
         finding_remedy(
             ret,
-            "sysctl -w vm.unprivileged_userfaultfd=1 (as root), or SOFTHCA_LOCAL=mapped for both "
-            "programs (docs/mapped.md has what they can notice): %s for programs with threads, too",
-            mapped_instead);
-    else if (here.mapping.means.lock_limit != UINT64_MAX)
-        finding_remedy(ret,
-                       "ulimit -l unlimited: more than %llu KiB (half of RLIMIT_MEMLOCK) are mapped in a "
-                       "program; the rest is %s",
-                       (unsigned long long)here.mapping.means.lock_limit / 1024,
-                       here.copies ? "kernel copy" : "ring");
+            "ulimit -l unlimited: with the limit that is set, mapped memory of a program is at most %llu "
+            "KiB (half of RLIMIT_MEMLOCK), and the rest goes by %s",
+            (unsigned long long)here.mapping.means.lock_limit / 1024, here.copies ? "kernel copy" : "ring");
 }
 
 void probe_pid_namespace(struct finding *ret)
@@ -187,8 +191,8 @@ void probe_pid_namespace(struct finding *ret)
     }
     finding_set(
         ret, FINDING_NOTE,
-        "one of its own: the kernel copies nothing between it and another one, such as that of another "
-        "container of the pod; there the ring is used for all that is not mapped memory");
+        "one of its own: process_vm_readv does not work with processes of another PID namespace, such as "
+        "another container of the pod; what is not in mapped memory goes to them through the ring (slower)");
     finding_remedy(ret, "one for all of them: podman run --pid=container:NAME, podman pod create "
                         "--share=ipc,net,uts,pid; Kubernetes: shareProcessNamespace: true");
 }

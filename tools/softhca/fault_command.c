@@ -112,8 +112,9 @@ int command_fault(int argc, char **argv)
         .options = option_table,
         .parser = parse,
         .args_doc = "PID [SPEC...]",
-        .doc = "Adds faults, as softhca-fault(7) says, or those of @FILE, to the ones of a running process. "
-               "Without SPEC: lists those that are loaded, and how often each has struck.",
+        .doc =
+            "Adds faults (syntax: softhca-fault(7)), given as SPEC or read from @FILE, to a running process. "
+            "Without SPEC: lists those that are loaded, and how often each was applied.",
     };
     static struct fault_request request = {.version = FAULT_REQUEST_VERSION};
     struct options options = {0};

@@ -14,12 +14,12 @@ static const struct {
     const char *summary;
 } commands[] = {
     {"run", command_run, "run a program with SoftHCA's RDMA devices"},
-    {"watch", command_watch, "run a program with another adapter, and explain what goes wrong"},
+    {"watch", command_watch, "run a program with the RDMA NIC it has, and explain what goes wrong"},
     {"devices", command_devices, "list the devices that programs under softhca run see"},
     {"ps", command_ps, "list the processes that use SoftHCA, and their objects"},
     {"top", command_top, "watch processes, QPs, rates and latencies, live"},
     {"stats", command_stats, "counters for Prometheus, node_exporter and scripts"},
-    {"fault", command_fault, "make the adapter of a running process fail, or stop that"},
+    {"fault", command_fault, "inject faults into a running process, list or remove them"},
     {"why", command_why, "explain what a process waits for"},
     {"check", command_check, "compare both ends of a process's connections"},
     {"capture", command_capture, "write the packets of a process into a pcapng file"},

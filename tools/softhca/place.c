@@ -42,6 +42,8 @@ int place_find(struct place *ret)
         return 0;
     if (join(candidate, self, SOFTHCA_LIB_FROM_BIN) == 0 && try_directory(candidate, ret) == 0)
         return 0;
-    fprintf(stderr, "softhca: no libibverbs.so.1 in %s/lib or %s/%s\n", self, self, SOFTHCA_LIB_FROM_BIN);
+    fprintf(stderr,
+            "softhca: no libibverbs.so.1 in %s/lib or %s/%s: reinstall SoftHCA, or run build/softhca\n", self,
+            self, SOFTHCA_LIB_FROM_BIN);
     return -ENOENT;
 }

@@ -55,7 +55,8 @@ static void list_hidden(struct out *out, const struct attached *at)
     if (at->pid)
         out_line(out, 0, "%d uid %u: %s", (int)at->pid, (unsigned)at->uid, at->why);
     else
-        out_line(out, 0, "@%04x (PID unknown) uid %u: %s", at->block, (unsigned)at->uid, at->why);
+        out_line(out, 0, "@%04x (QPNs 0x%04x00 to 0x%04xff, PID not visible here) uid %u: %s", at->block,
+                 at->block, at->block, (unsigned)at->uid, at->why);
 }
 
 static void list(struct out *out, const struct attached *at, bool all)

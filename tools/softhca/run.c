@@ -33,11 +33,12 @@ static const struct argp_option option_table[] = {
     {"devices", OPTION_DEVICES, "NAMES", 0,
      "Names of the devices instead of softhca0,softhca1,... (SOFTHCA_DEVICE_NAMES)", 0},
     {"all", LAUNCH_ALL, NULL, 0,
-     "Explain also what is normal: EBUSY of a program that goes on, what a destroy throws away, objects that "
+     "Also explain what is normal: EBUSY of a program that goes on, what a destroy throws away, objects that "
      "are left at the end (SOFTHCA_EXPLAIN_WHAT=all; default wrong: what fails or hangs)",
      0},
     {"explain", LAUNCH_EXPLAIN, "FORM", 0,
-     "text, json or off: explanations of what fails or hangs (SOFTHCA_EXPLAIN; default text; json: of all)",
+     "text, json or off: explanations of what fails or hangs (SOFTHCA_EXPLAIN; default text; json always "
+     "includes what --all adds)",
      0},
     {"fault", OPTION_FAULT, "SPEC", 0,
      "A fault that the adapter makes, as softhca-fault(7) says, or @FILE with a line for each; may be "

@@ -32,7 +32,7 @@ static const struct argp_option option_table[] = {
     {"sysfs", OPTION_SYSFS, "DIR", 0,
      "Write the tree class/infiniband with counters and hw_counters into DIR, for node_exporter's "
      "--path.sysfs. DIR also "
-     "keeps what processes that have ended have counted",
+     "stores the totals of exited processes, so that counters never decrease",
      0},
     {0},
 };
@@ -242,9 +242,9 @@ static int write_sysfs(const char *path)
         fprintf(stderr, "softhca: cannot write the tree %s: %s\n", path, why[0] ? why : strerror(-error));
     else if (ledger_error)
         fprintf(stderr,
-                "softhca: warning: what processes that have ended have counted cannot be kept in %s (%s): "
-                "the counters fall "
-                "when a process ends\n",
+                "softhca: warning: cannot store the totals of exited processes in %s (%s): counters decrease "
+                "when "
+                "a process exits\n",
                 path, strerror(-ledger_error));
     return error ? 1 : 0;
 }

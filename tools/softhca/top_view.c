@@ -284,8 +284,8 @@ static int draw_counts(const struct view_state *state, const struct traffic_reco
     static const enum traffic_kind kinds[] = {TRAFFIC_SEND, TRAFFIC_WRITE, TRAFFIC_READ, TRAFFIC_ATOMIC,
                                               TRAFFIC_ATOMIC_WRITE};
 
-    put(state, line++, 0, SCREEN_BOLD, "%-14s %10s %15s %12s %15s %11s %15s", "Requests", "by packets",
-        "bytes", "by requester", "bytes", "of the peer", "bytes");
+    put(state, line++, 0, SCREEN_BOLD, "%-14s %10s %15s %12s %15s %11s %15s", "Requests", "as packets",
+        "bytes", "by itself", "bytes", "of the peer", "bytes");
     for (unsigned i = 0; i < array_size(kinds); i++) {
         const struct traffic_count *sent = &traffic->requested[TRAFFIC_BY_PACKETS][kinds[i]];
         const struct traffic_count *direct = &traffic->requested[TRAFFIC_BY_REQUESTER][kinds[i]];
@@ -312,7 +312,7 @@ static void draw_qp(const struct view_state *state, const struct top_row *row)
     put(state, 2, 0, SCREEN_TITLE, "QP 0x%06x %s%s%s of %s %s", qp->qpn, name_qp_type(qp->type),
         qp->name[0] ? " " : "", qp->name, pid, row->process->program);
     put(state, line++, 0, SCREEN_PLAIN, "state %s   device %s   path %s   peer %s", name_qp_state(qp->state),
-        qp->device, name_path(qp->path), peer);
+        qp->device, path_words(qp->path), peer);
     top_scaled(row->rates.messages_out, false, a, sizeof(a));
     top_scaled(row->rates.bytes_out, true, b, sizeof(b));
     top_scaled(row->rates.messages_in, false, c, sizeof(c));
@@ -357,12 +357,17 @@ static void draw_help(const struct view_state *state)
         "+ -        read more seldom, more often",
         "SPACE      pause",
         "",
-        "OUT, IN    messages and bytes of payload per second. What a requester executes itself in memory",
-        "           of the peer is counted at its end only.",
+        "PATH       ring, cma (kernel copy), self, mapped (memory), wire (network); +N: QPs with another one",
+        "PEER       QP, and process, if it is of this host",
+        "OUT, IN    messages and bytes of payload per second. What a requester executes by itself, in mapped",
+        "           memory of the peer or by kernel copy, is counted at the requester only.",
         "P50<, P99< this part of the requests took less, from post to completion",
+        "RETR, RNR  retransmissions, and RNR NAKs received, per second",
         "CQ         unpolled completions / capacity; of a QP, of the fuller of its CQs",
+        "SENDS      send requests outstanding / slots;  RECVS  receives posted / slots",
         "UNACK      events that were read and not acknowledged",
-        "FAILED     completions with an error",
+        "DROPS      requests and datagrams dropped;  FAILED  completions with an error",
+        "REG,MAPPED bytes of registered memory, and of those that are mapped memory",
     };
 
     put(state, 2, 0, SCREEN_TITLE, "%-*.*s", state->width, state->width, "Keys and columns (any key: back)");

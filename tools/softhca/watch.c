@@ -34,7 +34,7 @@ int command_watch(int argc, char **argv)
         .options = option_table,
         .parser = parse,
         .args_doc = "[--] PROGRAM [ARG...]",
-        .doc = "Runs PROGRAM, unmodified, with the RDMA adapter and libraries it has, and explains what goes "
+        .doc = "Runs PROGRAM, unmodified, with the RDMA NIC and libraries it has, and explains what goes "
                "wrong and "
                "what it waits for (by exec).",
     };
@@ -46,7 +46,7 @@ int command_watch(int argc, char **argv)
     if (place_find(&place))
         return EXIT_OURS;
     if (access(place.watch, R_OK)) {
-        fprintf(stderr, "softhca: %s is not there: this build is without it\n", place.watch);
+        fprintf(stderr, "softhca: %s not found (softhca watch needs it): reinstall SoftHCA\n", place.watch);
         return EXIT_OURS;
     }
     /* ld.so separates the names in LD_PRELOAD by blanks and colons, and knows no way to quote them. */

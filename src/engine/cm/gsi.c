@@ -59,7 +59,7 @@ static bool flushing;                           /* a thread is in gsi_flush() an
 static uint64_t last_cookie;
 static struct budget waiting_mads =
     BUDGET_INIT(waiting_mads, "connection management messages that wait to be read",
-                "its processes do not read what they are sent");
+                "its processes do not read their messages: they are probably stopped or hung");
 static _Atomic uint32_t from_network_count;
 static unsigned from_network_absent; /* in `absent` */
 
@@ -510,22 +510,28 @@ static bool is_mad(const struct packet *packet)
            packet->payload && device_table_is_local(&host_devices, packet->grh.destination, &ifindex);
 }
 
-/* May the process behind the link send this MAD? The source address must be one of this host, and a comm id that the
- * MAD claims as its sender's must be in a QPN block of that process. */
-static bool may_send(struct link *link, const struct packet *packet, const uint8_t mad[MAD_LENGTH])
+/* Why the process behind the link may not send this MAD; NULL: it may. The source address must be one of this host, and a
+ * communication ID that the MAD claims as its sender's must be in a QPN block of that process. */
+static const char *why_not_sent(struct link *link, const struct packet *packet, const uint8_t mad[MAD_LENGTH])
 {
     uint32_t comm_id;
 
-    return gid_is_of_host(packet->grh.source) &&
-           (!cm_mad_claim(mad, MAD_LENGTH, &comm_id) || local_is_owner(link, comm_id >> 16));
+    if (!gid_is_of_host(packet->grh.source))
+        return "its source GID is not of this host";
+    return cm_mad_claim(mad, MAD_LENGTH, &comm_id) && !local_is_owner(link, comm_id >> 16)
+               ? "its communication ID belongs to another process"
+               : NULL;
 }
 
-/* May the process behind the link forward this MAD from the network? Only a process that is trusted to read the port.
- * A source address of this host is refused unless SOFTHCA_PATH=wire: any program can send a UDP packet with it. */
-static bool may_forward(struct link *link, const struct packet *packet)
+/* Why the process behind the link may not forward this MAD from the network; NULL: it may. Only a process that is trusted to
+ * read the port may. A source address of this host is refused unless SOFTHCA_PATH=wire: any program can send a UDP packet
+ * with it. */
+static const char *why_not_forwarded(struct link *link, const struct packet *packet)
 {
-    return (link_is_self(link) || udp_trusts(link_peer_uid(link))) &&
-           (network_is_forced() || !gid_is_of_host(packet->grh.source));
+    if (!link_is_self(link) && !udp_trusts(link_peer_uid(link)))
+        return "UDP port 4791 belongs to another user than the process that forwarded it";
+    return !network_is_forced() && gid_is_of_host(packet->grh.source) ? "it claims a source GID of this host"
+                                                                      : NULL;
 }
 
 void gsi_receive(struct lane *lane, const struct packet *packet)
@@ -540,22 +546,18 @@ void gsi_receive(struct lane *lane, const struct packet *packet)
         .peer = from_network ? 0 : link_process(link),
     };
     uint8_t mad[MAD_LENGTH];
+    const char *why;
 
     if (!is_mad(packet)) {
         log_info("QP1: packet from process %d is not a MAD, dropped", (int)link_peer_pid(link));
         return;
     }
     memcpy(mad, packet->payload, sizeof(mad)); /* shared memory: copied before it is checked */
-    if (from_network && !may_forward(link, packet)) {
-        log_info("QP1: MAD from the network dropped: process %d (uid %u), which forwarded it, is not "
-                 "trusted, or the MAD claims a source GID of this host",
-                 (int)link_peer_pid(link), (unsigned)link_peer_uid(link));
-        return;
-    }
-    if (!from_network && !may_send(link, packet, mad)) {
-        log_info("QP1: MAD from process %d dropped: its source GID is not of this host, or its "
-                 "communication ID belongs to another process",
-                 (int)link_peer_pid(link));
+    why = from_network ? why_not_forwarded(link, packet) : why_not_sent(link, packet, mad);
+    if (why) {
+        log_info("QP1: MAD %s process %d (uid %u) dropped: %s; the connection that it belongs to times out",
+                 from_network ? "from the network, forwarded by" : "from", (int)link_peer_pid(link),
+                 (unsigned)link_peer_uid(link), why);
         return;
     }
     if (port_of_gid_is_down(packet->grh.destination))

@@ -174,9 +174,11 @@ static void take_host_names(struct service *service)
         host_name(service->address.service_id, families[i], name);
         error = local_name_take(name, &service->host_names[index_of(families[i])]);
         if (error)
-            log_info("RDMA CM service ID 0x%016llx: listens only on some addresses of this host, the others "
-                     "failed: %s",
-                     (unsigned long long)service->address.service_id, strerror(-error));
+            log_info(
+                "RDMA CM service ID 0x%016llx (port %u): not listening on all %s addresses of this host: %s",
+                (unsigned long long)service->address.service_id,
+                (unsigned)(service->address.service_id & 0xffff),
+                families[i] == SERVICE_ANY_IPV6 ? "IPv6" : "IPv4", strerror(-error));
     }
 }
 

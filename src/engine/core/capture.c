@@ -533,13 +533,14 @@ int capture_attach(int file, char *why, size_t size)
     int error;
 
     if (current()) {
-        snprintf(why, size, "it is being captured already");
+        snprintf(why, size, "the process is being captured already");
         return -EBUSY;
     }
     capture = calloc(1, sizeof(*capture));
     error = capture ? map_file(file, capture) : -ENOMEM;
     if (error) {
-        snprintf(why, size, "the capture ring does not suit: %s", strerror(-error));
+        snprintf(why, size, "the process cannot use the capture buffer that softhca gives it: %s",
+                 strerror(-error));
         if (capture)
             capture_free(capture);
         return error;

@@ -505,7 +505,8 @@ static void tell_remarks(void)
     struct out out;
     bool any;
 
-    words_add(&words, "the program ends with status %d; also seen, and shown with %s: ", exit_status,
+    words_add(&words,
+              "the program exits with status %d. Counted, and shown in detail only with %s: ", exit_status,
               "SOFTHCA_EXPLAIN_WHAT=all (softhca run --all)");
     lock_acquire(&lock);
     any = words_add_remarks(&words, remarks);

@@ -33,7 +33,9 @@ static struct fault_request *copy_request(int file, char *why, size_t size)
     request->answer[0] = '\0';
     if (request->version == FAULT_REQUEST_VERSION)
         return request;
-    snprintf(why, size, "another release of SoftHCA: faults are of version %u here, and %u there",
+    snprintf(why, size,
+             "the process runs another release of SoftHCA: its fault requests have format %u, those of this "
+             "softhca %u",
              FAULT_REQUEST_VERSION, request->version);
     free(request);
     return NULL;
@@ -58,7 +60,8 @@ int faults_requested(int file, char *why, size_t size)
         faults_clear();
         break;
     default:
-        snprintf(why, size, "its release of SoftHCA knows no such operation");
+        snprintf(why, size,
+                 "the process runs another release of SoftHCA, which does not support this operation");
         result = -EINVAL;
     }
     /* Without the answer, what was asked for is done all the same. */

@@ -71,7 +71,9 @@ void helper_kick(void)
 
     /* -EAGAIN: the counter is full, so the eventfd is readable already. */
     if (error < 0 && error != -EAGAIN)
-        log_error("helper thread: write to its eventfd: %s", strerror((int)-error));
+        log_error("cannot wake the helper thread (write to its eventfd: %s): timers and progress without "
+                  "polling are late",
+                  strerror((int)-error));
 }
 
 static uint32_t application_polls(void)

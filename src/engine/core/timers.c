@@ -95,7 +95,9 @@ static void set(struct timer_heap *heap, struct timer *timer, ns_t delay)
     if (delay == NS_NEVER)
         timer_cancel(heap, timer);
     else if (timer_arm(heap, timer, sys_now() + delay) != 0)
-        log_error("out of memory: timer not armed, a moderated CQ event will not be raised");
+        log_error("out of memory: the timer of a CQ is not armed: a moderated completion event is not "
+                  "raised, and a thread "
+                  "in ibv_get_cq_event() may not wake");
     program();
     lock_release(&timers_lock);
 }
@@ -107,7 +109,9 @@ static void queue_qp(struct qp *qp)
     if (timer_arm(&qp_timers, &route_of(qp)->timer, route_of(qp)->timer_at) == 0)
         route_of(qp)->timer_queued_at = route_of(qp)->timer_at;
     else
-        log_error("QP 0x%06x: out of memory, retransmission timer not armed", qp->ibv.qp_num);
+        log_error("QP 0x%06x: out of memory: the retransmission timer is not armed, so a lost packet is not "
+                  "sent again",
+                  qp->ibv.qp_num);
     program();
     lock_release(&timers_lock);
 }

@@ -185,7 +185,9 @@ static void wait_for_copies(struct settling *settling)
         if (looks % LOOKS_LONG == 0)
             log_warn(
                 "process %d has been copying from or to memory of this process for %u s (process_vm_readv, "
-                "process_vm_writev); the call that takes the memory back waits for it",
+                "process_vm_writev), and ibv_dereg_mr() or the destroy of a QP waits for it: if it is "
+                "stopped, let "
+                "it go on (kill -CONT) or end it",
                 (int)settling->copying, looks / 1000);
         sys_poll(NULL, 0, LOOK_EVERY);
         settling->copying = 0;
@@ -233,7 +235,9 @@ void direct_link_leaving(struct link *link)
         settle_link(link, &settling);
     }
     if (settling.copying)
-        log_error("process %d has closed its link and is copying from or to memory of this process still",
+        log_error("process %d has closed its shared-memory link, but still copies from or to registered "
+                  "memory of this "
+                  "process: what is freed and used again may be overwritten; end that process",
                   (int)settling.copying);
     mapping_move();
 }

@@ -196,12 +196,13 @@ static void set_state(struct direct_peer *peer, enum direct_peer_state state)
 {
     /* Release: publishes the initialised peer. Partner: direct_peer_of(). */
     atomic_store_explicit(&peer->state, state, memory_order_release);
-    log_info("mapped memory of peer process %d: %s", (int)link_peer_pid(peer->link),
-             state == DIRECT_PEER_USELESS
-                 ? "not available: its published segment (the memory in which it publishes its "
-                   "objects) cannot be opened, or is of another SoftHCA release"
-             : state == DIRECT_PEER_ASKED ? "asked for"
-                                          : "available");
+    log_info(
+        "mapped memory: registered memory of peer process %d %s", (int)link_peer_pid(peer->link),
+        state == DIRECT_PEER_USELESS
+            ? "cannot be mapped here, because its published segment (the memory in which it publishes its "
+              "objects) cannot be used: ring and kernel copy are used (slower)"
+        : state == DIRECT_PEER_ASKED ? "is being asked for"
+                                     : "can be mapped here");
 }
 
 static void open_peer(struct direct_peer *peer)

@@ -33,9 +33,10 @@ static struct mapped_file *accept_file(int fd, const char *name, struct mapped_f
     if (!error)
         file = mapped_file_accept(fd, description, writable, false, &error);
     if (!file)
-        log_info(
-            "mapped memory: %s of the peer process cannot be used (wrong type, seals, size or inode): %s",
-            name, strerror(-error));
+        log_info("mapped memory: %s of the peer process is not a sealed memfd of the size that it publishes, "
+                 "and is not "
+                 "mapped: %s",
+                 name, strerror(-error));
     return file;
 }
 
@@ -144,7 +145,7 @@ static void arena_came(struct direct_peer *peer, uint32_t number, int fd)
 
     peer->file_asked[number] = false;
     if (fd >= 0 && description.inode)
-        peer->files[number] = accept_file(fd, "an arena", &description, number == 0);
+        peer->files[number] = accept_file(fd, "a file with registered memory", &description, number == 0);
 }
 
 void peer_files_arena_came(struct direct_peer *peer, enum link_file which, int fd)

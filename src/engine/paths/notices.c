@@ -30,8 +30,8 @@ struct notice {
 #define NOTICES_FIRST         64u
 
 static struct budget notices_of_others =
-    BUDGET_INIT(notices_of_others, "notices of dropped requests that wait to be read",
-                "its processes do not read what they are sent");
+    BUDGET_INIT(notices_of_others, "drop notices (that a request was dropped) waiting to be read",
+                "its processes do not read their messages: they are probably stopped or hung");
 
 static _Atomic bool told_of_loss;
 
@@ -108,8 +108,8 @@ static void queue_and_flush(struct lane *lane, const struct notice *notice)
     /* Once: a peer can have any number of them lost. */
     if (!queued && !atomic_exchange_explicit(&told_of_loss, true, memory_order_relaxed))
         log_error(
-            "QP 0x%06x: a message to the requester (a drop notice, or the last acknowledgement) could "
-            "not be queued and is lost (limit of %u reached, or out of memory); further ones are not logged",
+            "QP 0x%06x does not hear that its request was dropped or acknowledged, because more than %u such "
+            "messages wait, or memory is short: it finds out by its local ACK timeout. Logged once",
             notice->dest_qpn, NOTICES_MAX);
     notice_flush(lane, state);
 }

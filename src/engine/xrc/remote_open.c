@@ -63,8 +63,8 @@ static bool works;              /* the thread serve_all() runs; under work_lock 
 static _Atomic uint32_t wanted; /* futex of that thread: incremented after each push to `work` */
 
 static struct budget waiting_messages =
-    BUDGET_INIT(waiting_messages, "messages about QPs that it has opened with ibv_open_qp()",
-                "its processes do not read what they are sent");
+    BUDGET_INIT(waiting_messages, "messages of ibv_open_qp() waiting to be read",
+                "its processes do not read their messages: they are probably stopped or hung");
 static _Atomic bool told_of_loss;
 
 /* --- sending -------------------------------------------------------------------------------------------- */
@@ -74,10 +74,9 @@ static bool may_wait(struct waiting *waiting, uid_t uid)
     if (budget_charge(&waiting_messages, uid, WAITING_MAX, &waiting->charge))
         return true;
     if (user_is_own(uid) && !atomic_exchange_explicit(&told_of_loss, true, memory_order_relaxed))
-        log_error(
-            "ibv_open_qp: a message to or from another process of this user was dropped: %u wait. Further "
-            "ones are not reported",
-            WAITING_MAX);
+        log_error("ibv_open_qp(): a request or an event of a QP that is open in another process of this user "
+                  "was lost: %u messages to such processes wait to be read (is one stopped?). Logged once",
+                  WAITING_MAX);
     return false;
 }
 

@@ -68,8 +68,7 @@ static int check_source(struct id *id, const struct sockaddr *from, const struct
     if (address_length(to) < 0)
         return -EINVAL;
     if (from && from->sa_family != to->sa_family)
-        return refuse_range("sa_family of src_addr (that of dst_addr)", from->sa_family, to->sa_family,
-                            to->sa_family);
+        return refuse_because(-EINVAL, "src_addr and dst_addr are of different address families (sa_family)");
     if (id_state(id) == ID_BOUND) {
         if (id_source(id)->sa_family != to->sa_family && !address_is_any(id_source(id)))
             return refuse_because(-EINVAL,

@@ -51,7 +51,7 @@ struct ibv_qp *front_create_qp_ex(struct ibv_context *context, struct ibv_qp_ini
 
     if (attributes->qp_type != IBV_QPT_XRC_RECV) {
         if (!(attributes->comp_mask & IBV_QP_INIT_ATTR_PD) || !attributes->pd)
-            return null_with(refuse_missing("pd"));
+            return null_with(refuse_missing(attributes->comp_mask, IBV_QP_INIT_ATTR_PD, "pd"));
         if (attributes->pd->context != context)
             return null_with(refuse_elsewhere("pd"));
         pd = pd_of(attributes->pd);

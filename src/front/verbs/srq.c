@@ -37,8 +37,10 @@ static struct ibv_srq *create_tm(struct ibv_context *context, struct ibv_srq_ini
     int result;
 
     if ((attributes->comp_mask & needed) != needed || !attributes->cq)
-        return front_null_with(
-            "create_srq_ex", refuse_missing(attributes->comp_mask & IBV_SRQ_INIT_ATTR_TM ? "cq" : "tm_cap"));
+        return front_null_with("create_srq_ex",
+                               attributes->comp_mask & IBV_SRQ_INIT_ATTR_TM
+                                   ? refuse_missing(attributes->comp_mask, IBV_SRQ_INIT_ATTR_CQ, "cq")
+                                   : refuse_missing(attributes->comp_mask, IBV_SRQ_INIT_ATTR_TM, "tm_cap"));
     if (attributes->cq->context != context)
         return front_null_with("create_srq_ex", refuse_elsewhere("cq"));
     if (attributes->comp_mask & IBV_SRQ_INIT_ATTR_XRCD)
@@ -61,7 +63,7 @@ struct ibv_srq *front_create_srq_ex(struct ibv_context *context, struct ibv_srq_
     if (attributes->comp_mask & ~known)
         return null_with(refuse_bits(-EOPNOTSUPP, "comp_mask", BITS_PLAIN, attributes->comp_mask, known));
     if (!(attributes->comp_mask & IBV_SRQ_INIT_ATTR_PD) || !attributes->pd)
-        return null_with(refuse_missing("pd"));
+        return null_with(refuse_missing(attributes->comp_mask, IBV_SRQ_INIT_ATTR_PD, "pd"));
     if (attributes->pd->context != context)
         return null_with(refuse_elsewhere("pd"));
     result = injected_creation(context, &attributes->attr);
@@ -71,8 +73,9 @@ struct ibv_srq *front_create_srq_ex(struct ibv_context *context, struct ibv_srq_
         return create_tm(context, attributes);
     if ((attributes->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) && attributes->srq_type == IBV_SRQT_XRC) {
         if ((attributes->comp_mask & needed) != needed || !attributes->xrcd || !attributes->cq)
-            return null_with(refuse_missing(
-                (attributes->comp_mask & IBV_SRQ_INIT_ATTR_XRCD) && attributes->xrcd ? "cq" : "xrcd"));
+            return null_with((attributes->comp_mask & IBV_SRQ_INIT_ATTR_XRCD) && attributes->xrcd
+                                 ? refuse_missing(attributes->comp_mask, IBV_SRQ_INIT_ATTR_CQ, "cq")
+                                 : refuse_missing(attributes->comp_mask, IBV_SRQ_INIT_ATTR_XRCD, "xrcd"));
         if (attributes->xrcd->context != context || attributes->cq->context != context)
             return null_with(refuse_elsewhere(attributes->cq->context != context ? "cq" : "xrcd"));
         result = srq_create_xrc(pd_of(attributes->pd), xrcd_of(attributes->xrcd), cq_of(attributes->cq),

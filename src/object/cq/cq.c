@@ -479,9 +479,11 @@ static void cold_path overrun(struct cq *cq, const struct cqe *lost)
         return;
     cq->record->failed = 1;
     if (!explained()) /* else the explanation says it (progress_cq_overrun()) */
-        log_warn("CQ %u overrun: all %u entries hold unpolled completions; the completion of wr_id 0x%llx of "
+        log_warn("CQ %u overrun: all %u entries hold unpolled completions; the completion of wr_id %llu "
+                 "(0x%llx) of "
                  "QP 0x%06x is lost",
-                 cq->number, cq->capacity, (unsigned long long)lost->wr_id, lost->qpn);
+                 cq->number, cq->capacity, (unsigned long long)lost->wr_id, (unsigned long long)lost->wr_id,
+                 lost->qpn);
     async_raise(&cq->context->events,
                 &(struct ibv_async_event){.element.cq = &cq->ibv, .event_type = IBV_EVENT_CQ_ERR},
                 &cq->async_events);

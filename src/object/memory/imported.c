@@ -56,17 +56,22 @@ void region_unexport(struct mr *mr)
 
 /* --- import --------------------------------------------------------------------------------------------- */
 
-static int refuse(const struct pd *pd, uint32_t handle)
+static int refuse(const struct pd *pd, uint32_t handle, bool exists)
 {
     uint32_t pid;
 
     if (!share_knows_process(pd->context->share, handle / LIMIT_KEY_SLOTS, &pid))
         return -EINVAL;
-    log_warn(
-        "ibv_import_mr: MR handle %u: there is no such MR, its memory is private to process %u, or it is not "
-        "mapped in this process. Map the memory MAP_SHARED in both, or register an MR of this process in the "
-        "imported PD",
-        handle, pid);
+    if (exists)
+        log_warn("ibv_import_mr: the memory of the MR with handle %u of process %u is not mapped in this "
+                 "process: map it "
+                 "MAP_SHARED here, or register an MR of this process in the imported PD",
+                 handle, pid);
+    else
+        log_warn(
+            "ibv_import_mr: process %u shares no MR with handle %u: it has none, or the memory is not mapped "
+            "MAP_SHARED there",
+            pid, handle);
     return -EOPNOTSUPP;
 }
 
@@ -140,12 +145,12 @@ int region_import(struct pd *pd, uint32_t handle, struct mr **ret_mr)
     int error = share_region_find(pd->shared, handle, &region, &shared);
 
     if (error)
-        return refuse(pd, handle);
+        return refuse(pd, handle, false);
     error = check(share, &region);
     if (!error)
         error = memory_alias(&region.file, region.length, region.access & IBV_ACCESS_LOCAL_WRITE, &at);
     if (error == -ENOENT || error == -EOPNOTSUPP)
-        error = refuse(pd, handle);
+        error = refuse(pd, handle, true);
     if (error)
         goto drop;
     error = mr_publish(pd, KEY_REGION, false, at, region.length, region.iova, region.access, &mr);

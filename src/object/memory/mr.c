@@ -96,7 +96,7 @@ int mr_publish(struct pd *pd, enum key_kind kind, bool mappable, void *address, 
     }
     mr->slot = number_take(&pool_keys);
     if (mr->slot == NO_OBJECT) {
-        error = refuse_count("MRs", LIMIT_MR);
+        error = refuse_count("MRs and MWs together", LIMIT_KEY_SLOTS);
         goto free_mr;
     }
     mapping_begin(&mr->mapping, (uintptr_t)address, mappable ? length : 0, access);
@@ -215,7 +215,7 @@ int mr_register_dmabuf(struct pd *pd, uint64_t offset, size_t length, uint64_t i
         error = refuse_bits(-EINVAL, "access", BITS_ACCESS, access, DMABUF_ACCESS);
     if (!error && ((offset ^ iova) & in_page))
         error =
-            refuse(-EINVAL, REFUSAL_UNALIGNED, "offset less iova", (int64_t)(offset - iova), in_page + 1, 0);
+            refuse(-EINVAL, REFUSAL_UNALIGNED, "(offset - iova)", (int64_t)(offset - iova), in_page + 1, 0);
     if (!error && __builtin_add_overflow(iova, length, &end))
         error = refuse(-EINVAL, REFUSAL_WRAPS, "iova", (int64_t)iova, length, 0);
     if (!error)

@@ -23,13 +23,19 @@ int mw_allocate(struct pd *pd, enum ibv_mw_type type, struct mw **ret_mw)
     if (error)
         return error;
     mw = malloc(sizeof(*mw));
-    if (!mw)
+    if (!mw) {
+        error = refuse_memory();
         goto unuse_pd;
-    if (atomic_fetch_add_explicit(&windows, 1, memory_order_relaxed) >= LIMIT_MW)
+    }
+    if (atomic_fetch_add_explicit(&windows, 1, memory_order_relaxed) >= LIMIT_MW) {
+        error = refuse_count("MWs", LIMIT_MW);
         goto free_mw;
+    }
     mw->slot = number_take(&pool_keys);
-    if (mw->slot == NO_OBJECT)
+    if (mw->slot == NO_OBJECT) {
+        error = refuse_count("MRs and MWs together", LIMIT_KEY_SLOTS);
         goto free_mw;
+    }
     mw->pd = pd;
     lock_acquire(&keys_lock);
     keys_publish_mw(segment_keys(), mw->slot, type == IBV_MW_TYPE_1 ? KEY_MW_TYPE_1 : KEY_MW_TYPE_2,
@@ -49,7 +55,7 @@ free_mw:
     free(mw);
 unuse_pd:
     pd_unuse(pd);
-    return refuse_count("MWs, or MRs and MWs together", LIMIT_MW);
+    return error;
 }
 
 int mw_deallocate(struct mw *mw)

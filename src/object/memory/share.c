@@ -152,8 +152,9 @@ static int join(struct share *share)
                 return 0;
         }
     }
-    log_warn("limit of %u processes that share one device file (cmd_fd, ibv_import_device) reached",
-             SHARE_PROCESSES);
+    log_warn(
+        "%u processes share the device of one context->cmd_fd (ibv_import_device) already, and no more can",
+        SHARE_PROCESSES);
     return -ENOMEM;
 }
 
@@ -207,7 +208,8 @@ int share_open(const uint8_t node_guid[8], struct share **ret_share, int *ret_fd
     uint8_t id[16];
 
     if (fd < 0) {
-        log_error("device file (cmd_fd) of %u MiB: %s (limits: ulimit -n, ulimit -f)",
+        log_error("cannot create the shared memory behind context->cmd_fd (%u MiB): %s (limits: ulimit -n, "
+                  "ulimit -f)",
                   (unsigned)(FILE_SIZE >> 20), strerror(-fd));
         return fd;
     }

@@ -240,7 +240,8 @@ static int end(struct shared *shared)
             return -ENOENT;
         user = find_user(share, old);
         if (user != SHARE_PROCESSES) {
-            log_warn("EBUSY: %s handle %u is in use in process %u, which imported the same device",
+            log_warn("%s handle %u cannot be destroyed (EBUSY): process %u, which imported the same device, "
+                     "uses it",
                      kind_name(shared->kind), shared->handle,
                      (unsigned)atomic_load_explicit(&share->page->process[user].pid, memory_order_relaxed));
             return -EBUSY;
@@ -258,7 +259,7 @@ int shared_end(struct shared *shared)
 
     lock_acquire(&share->lock);
     if (shared->users) {
-        log_warn("EBUSY: %s handle %u has been imported in this process and is still in use",
+        log_warn("%s handle %u cannot be destroyed (EBUSY): this process has imported it, and still uses it",
                  kind_name(shared->kind), shared->handle);
         error = -EBUSY;
     } else {

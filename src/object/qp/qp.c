@@ -404,7 +404,7 @@ static int destroy(struct qp *qp)
 
     log_debug(
         "QP 0x%06x: %u sends and %u receives completed, %u go-back-N retransmissions (%u sequence NAKs, "
-        "%u RNR NAKs, %u probes, %u timeouts), congestion window %u, RTT %u us, %u requests dropped, "
+        "%u RNR NAKs, %u probes, %u timeouts), congestion window %u packets, RTT %u us, %u requests dropped, "
         "%u duplicate requests",
         qpn, qp->record->sender.completed, qp->record->receive.taken, qp->record->sender.retransmissions,
         qp->record->sender.sequence_naks, qp->record->sender.rnr_naks, qp->record->sender.probes_sent,

@@ -55,7 +55,7 @@ static int check_send_ops(const struct ibv_qp_init_attr_ex *attributes)
 static int check_xrc_receive(const struct context *context, const struct ibv_qp_init_attr_ex *attributes)
 {
     if (!(attributes->comp_mask & IBV_QP_INIT_ATTR_XRCD) || !attributes->xrcd)
-        return refuse_missing("xrcd");
+        return refuse_missing(attributes->comp_mask, IBV_QP_INIT_ATTR_XRCD, "xrcd");
     if (attributes->xrcd->context != &context->verbs.context)
         return refuse_elsewhere("xrcd");
     if (xrcd_of(attributes->xrcd)->context == &destroyed_context)
@@ -73,8 +73,9 @@ static int check_rss(const struct context *context, const struct ibv_qp_init_att
     const struct ibv_rx_hash_conf *hash = &attributes->rx_hash_conf;
 
     if ((attributes->comp_mask & both) != both || !attributes->rwq_ind_tbl)
-        return refuse_missing(attributes->comp_mask & IBV_QP_INIT_ATTR_RX_HASH ? "rwq_ind_tbl"
-                                                                               : "rx_hash_conf");
+        return attributes->comp_mask & IBV_QP_INIT_ATTR_RX_HASH
+                   ? refuse_missing(attributes->comp_mask, IBV_QP_INIT_ATTR_IND_TABLE, "rwq_ind_tbl")
+                   : refuse_missing(attributes->comp_mask, IBV_QP_INIT_ATTR_RX_HASH, "rx_hash_conf");
     if (attributes->rwq_ind_tbl->context != &context->verbs.context)
         return refuse_elsewhere("rwq_ind_tbl");
     if (attributes->recv_cq || attributes->srq || attributes->cap.max_recv_wr || attributes->cap.max_recv_sge)

@@ -367,6 +367,15 @@ static bool transition_is_legal(enum ibv_wq_state from, enum ibv_wq_state to)
     return false;
 }
 
+static cold_path int refuse_transition(enum ibv_wq_state from, enum ibv_wq_state to)
+{
+    uint64_t possible = 0;
+
+    for (unsigned i = IBV_WQS_RESET; i <= IBV_WQS_ERR; i++)
+        possible |= transition_is_legal(from, (enum ibv_wq_state)i) ? 1ull << i : 0;
+    return refuse(-EINVAL, REFUSAL_WQ_TRANSITION, "wq_state", to, from, possible);
+}
+
 static int check_modify(enum ibv_wq_state from, const struct ibv_wq_attr *attributes)
 {
     enum ibv_wq_state to = attributes->attr_mask & IBV_WQ_ATTR_STATE ? attributes->wq_state : from;
@@ -376,7 +385,7 @@ static int check_modify(enum ibv_wq_state from, const struct ibv_wq_attr *attrib
     if ((attributes->attr_mask & IBV_WQ_ATTR_CURR_STATE) && attributes->curr_wq_state != from)
         return refuse_range("curr_wq_state (enum ibv_wq_state)", attributes->curr_wq_state, from, from);
     if ((attributes->attr_mask & IBV_WQ_ATTR_STATE) && !transition_is_legal(from, to))
-        return refuse(-EINVAL, REFUSAL_WQ_TRANSITION, "wq_state", to, from, 0);
+        return refuse_transition(from, to);
     if (!(attributes->attr_mask & IBV_WQ_ATTR_FLAGS))
         return 0;
     if (attributes->flags_mask & ~(uint32_t)FLAGS_KNOWN)

@@ -72,7 +72,8 @@ int multicast_attach(struct qp *qp, const union ibv_gid *gid, uint16_t lid)
         return 0; /* attached already: no error, and still one copy per message */
     }
     if (members(gid->raw) >= LIMIT_MULTICAST_ATTACH) {
-        error = refuse_count("QPs attached to the group", LIMIT_MULTICAST_ATTACH);
+        error = refuse_because(-ENOMEM,
+                               "the group already has max_mcast_qp_attach (ibv_query_device) QPs attached");
     } else {
         attachment->item =
             item_take(OBJECT_ATTACHMENT, qp->slot, qp->context->number, qp->ibv.qp_num, gid->raw);

@@ -22,7 +22,7 @@
 #define MTU_MAX       8192u
 
 static struct budget delegates =
-    BUDGET_INIT(delegates, "QPs that XRC requests are executed for",
+    BUDGET_INIT(delegates, "XRC_RECV QPs of other processes whose requests are executed here",
                 "its processes have to destroy XRC_RECV QPs that they do not use");
 
 static struct lock table_lock = LOCK_INIT; /* guards the table; a leaf */

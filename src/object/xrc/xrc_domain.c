@@ -163,7 +163,7 @@ static struct view look(const struct xrc_domain *domain, const char *own_turn)
     name_of(domain, "", prefix);
     error = unix_names_visit_unconnected(prefix, REST_LENGTH, see_name, &view);
     if (error)
-        log_warn("cannot tell whether another process has the XRC domain open: listing unix sockets: %s",
+        log_warn("cannot list unix sockets: %s; the XRC domain is taken as not open in another process",
                  strerror(-error));
     return view;
 }
@@ -187,10 +187,10 @@ static bool is_open_elsewhere(const struct xrc_domain *domain, int *ret_turn)
         view = look(domain, turn);
     }
     if (view.turn_taken)
-        log_warn(
-            "XRC domain of inode %llu: another process has not finished opening it within 2 s; continuing "
-            "without waiting for it",
-            (unsigned long long)domain->inode);
+        log_warn("ibv_open_xrcd(), file with inode %llu: another process has not finished opening its XRC "
+                 "domain for "
+                 "2 s (is it stopped?); continuing without waiting, so O_EXCL may be wrong",
+                 (unsigned long long)domain->inode);
     *ret_turn = fd;
     return view.is_open;
 }
