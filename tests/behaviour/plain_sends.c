@@ -100,6 +100,7 @@ static void add_recv(struct play *play, struct pair pairs[2], uint64_t id, uint3
     play->messages++;
 }
 
+/* A WRITE may overtake a READ of the same memory unless it has a fence (verbs.md §3.6 rule 4). */
 static void add_other(struct play *play, struct pair pairs[2], uint64_t id)
 {
     uint32_t length = random_length(), to = 8 * below(64);
@@ -107,7 +108,8 @@ static void add_other(struct play *play, struct pair pairs[2], uint64_t id)
 
     for (int i = 0; i < 2; i++)
         play->sends[i][play->count] = read ? a_read(&pairs[i].a, id, SIZE - 512, length, &pairs[i].b, to)
-                                           : a_write(&pairs[i].a, id, 0, length, &pairs[i].b, to);
+                                           : with_flags(a_write(&pairs[i].a, id, 0, length, &pairs[i].b, to),
+                                                        IBV_SEND_SIGNALED | IBV_SEND_FENCE);
     play->count++;
 }
 

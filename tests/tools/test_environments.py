@@ -95,7 +95,7 @@ def test_doctor_tells_of_users_without_a_name(build):
     if said.returncode and not said.stdout:
         raise tap.Skip("user namespaces: " + lab.last_line(said.stderr))
     assert re.search("^limited +user +uid 65534 is the overflow uid", said.stdout, re.M), said.stdout
-    assert re.search("^" + TELLS[environments.RING] + r".*\n +remedy: a uid that the user namespace maps", said.stdout, re.M), said.stdout
+    assert re.search("^" + TELLS[environments.RING] + r".*\n +remedy: run with a uid that the user namespace maps", said.stdout, re.M), said.stdout
 
 
 def test_doctor_tells_of_pid_namespaces(build):
