@@ -336,6 +336,8 @@ static void emit_parts(struct cutter *cutter, const struct packet *whole, uint32
             packet->flags = 0;
         take_payload(cutter, length, &payload, &captured);
         snprintf(cutter->out.comment, sizeof(cutter->out.comment), "%s", i ? "" : comment);
+        if (i)
+            add_fate(cutter->out.comment, cutter->out.record); /* all parts have that of the whole */
         emit(cutter);
     }
 }
