@@ -222,6 +222,14 @@ def test_an_srq_reaches_its_limit():
     tap.equal(lines, ["ibv_post_srq_recv 1 ok", "ibv_post_srq_recv 2 ok", "ibv_post_srq_recv 3 ok", f"event {SRQ_LIMIT}", "limit 0"])
 
 
+def test_a_receive_of_an_srq_is_left_out_and_that_is_told():
+    for fault in "completion=delayed time=20ms side=receive", "completion=LOC_LEN_ERR side=receive":
+        lines, told = meet("srq", faults=[fault, "event=srq_limit n=3", "completion=LOC_QP_OP_ERR"])
+        tap.equal(lines[-1], "limit 0")
+        line = one_line(told, "is not for receives of an SRQ")
+        assert f"'{fault}'" in line, told
+
+
 def test_after_a_fatal_error_of_the_device_calls_fail_and_destroys_succeed():
     lines, told = meet("fatal", faults=["event=device_fatal"])
     tap.equal(lines, ["ibv_post_send 1 EIO", *(f"near wr {i} status {FLUSHED}" for i in range(1, 9)), "near state ERR",
