@@ -98,11 +98,13 @@ static void add_idle(struct words *words, const struct inject_strike *strike)
 
 bool explain_strike(const struct view *view, struct out *out, const struct inject_strike *strike)
 {
-    bool struck = atomic_load_explicit(&strike->fault->struck, memory_order_relaxed) != 0;
+    bool struck = !strike->left_out && atomic_load_explicit(&strike->fault->struck, memory_order_relaxed);
     struct words words = {.length = 0};
 
     words_add(&words, "injected fault '%s' ", strike->fault->rule.text);
-    if (struck) {
+    if (strike->left_out) {
+        words_add(&words, "is not for receives of an SRQ, and the program posts such");
+    } else if (struck) {
         words_add(&words, "applied: ");
         add_what(&words, strike);
     } else {

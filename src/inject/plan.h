@@ -12,6 +12,7 @@
 struct inject_fault {
     struct inject_rule rule;
     _Atomic uint32_t matched, struck; /* how often the rule selected something, and struck */
+    _Atomic bool left_out;            /* a receive of an SRQ was posted, which completion= does not mean */
     _Atomic uint64_t busy_until;      /* packet=rate: when all that it let through has left, in ns */
 };
 
@@ -51,6 +52,7 @@ struct inject_strike {
     uint32_t qpn;   /* 0: no QP */
     uint64_t wr_id; /* qpn: of the work request */
     uint64_t value; /* limit: what was asked for */
+    bool left_out;  /* it has struck nothing: faults_leave_out() */
 };
 
 #endif

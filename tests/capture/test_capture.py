@@ -422,6 +422,28 @@ def test_QPs_leave_direct_execution_while_they_are_captured_and_return():
         grows(lambda: executed_by_requester(client), "no direct execution afterwards")
 
 
+def shown_qp(pid):
+    """What softhca ps says of the process's QP."""
+    result = run(SOFTHCA, "ps", "--json", str(pid))
+    tap.equal(result.returncode, 0, result.stderr)
+    return [entry for process in json.loads(result.stdout)["processes"] for entry in process["objects"] if entry["kind"] == "QP"][0]
+
+
+def test_ps_says_that_a_capture_is_why_a_QP_goes_by_packets():
+    with direct_pair() as pair:
+        client = pair.client.pid
+        grows(lambda: executed_by_requester(client), "no direct execution at first")
+        assert "capture" not in shown_qp(client).get("not_mapped_because", ""), shown_qp(client)
+        with Attached(*pair.pids) as tool:
+            tool.until_size(100000)
+            qp = shown_qp(client)  # the server has sent no request, so it has no path
+            assert qp["path"] == "ring" and "capture" in qp["not_mapped_because"], qp
+            text = run(SOFTHCA, "ps", str(client)).stdout
+            assert qp["not_mapped_because"] in text, text
+        grows(lambda: executed_by_requester(client), "no direct execution afterwards")
+        assert "capture" not in shown_qp(client).get("not_mapped_because", ""), shown_qp(client)
+
+
 def is_sound_but_for_loss(path):
     packets, _, _ = pcapng.read(path)
     assert all(p.icrc_is_right() for p in packets)

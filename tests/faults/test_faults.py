@@ -222,6 +222,14 @@ def test_an_srq_reaches_its_limit():
     tap.equal(lines, ["ibv_post_srq_recv 1 ok", "ibv_post_srq_recv 2 ok", "ibv_post_srq_recv 3 ok", f"event {SRQ_LIMIT}", "limit 0"])
 
 
+def test_a_receive_of_an_srq_is_left_out_and_that_is_told():
+    for fault in "completion=delayed time=20ms side=receive", "completion=LOC_LEN_ERR side=receive":
+        lines, told = meet("srq", faults=[fault, "event=srq_limit n=3", "completion=LOC_QP_OP_ERR"])
+        tap.equal(lines[-1], "limit 0")
+        line = one_line(told, "is not for receives of an SRQ")
+        assert f"'{fault}'" in line, told
+
+
 def test_after_a_fatal_error_of_the_device_calls_fail_and_destroys_succeed():
     lines, told = meet("fatal", faults=["event=device_fatal"])
     tap.equal(lines, ["ibv_post_send 1 EIO", *(f"near wr {i} status {FLUSHED}" for i in range(1, 9)), "near state ERR",
@@ -356,9 +364,9 @@ def test_a_request_that_is_never_answered():
 class Running:
     """A victim that obeys, and softhca fault for it."""
 
-    def __init__(self, *faults):
+    def __init__(self, *faults, kind="RC"):
         specs = [word for fault in faults for word in ("--fault", fault)]
-        self.process = subprocess.Popen([SOFTHCA, "run", "--no-shim", *specs, "--", VICTIM, "obey", *(["same"] if PATH == "same" else [])],
+        self.process = subprocess.Popen([SOFTHCA, "run", "--no-shim", *specs, "--", VICTIM, "obey", kind, *(["same"] if PATH == "same" else [])],
                                         env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         _, self.pid, _, self.far = self.process.stdout.readline().split()
         self.count = self.atomics = 0
@@ -554,6 +562,55 @@ def test_clear_lets_a_qp_return():
         tap.equal((after["path"], after.get("not_mapped_because")), (before["path"], before.get("not_mapped_because")))
         assert "injected" not in far.get("not_mapped_because", ""), far
         running.end()
+
+
+# What is lost is lost (IBA 9.8.2.2): no retry, no error, and later messages arrive.
+def test_a_lost_message_of_UC_is_lost():
+    with Running(kind="UC") as running:
+        tap.equal(running.do("message"), ["ok", "wr 1 status 0"])
+        running.fault("packet=drop of=requests n=2")
+        for i in 2, 3, 4:
+            tap.equal(running.do("message"), ["ok", f"wr {i} status 0"])
+        tap.equal(running.do("last"), ["ok", "wr 0 status 0", *(f"message {i} status 0" for i in (1, 2, 4, 0)), "state RTS", "state RTS"])
+        running.fault("--clear")
+        running.fault("packet=drop of=requests count=all")
+        for i in 6, 7:
+            tap.equal(running.do("message"), ["ok", f"wr {i} status 0"])
+        near = running.qp()
+        if ON_HOST:
+            tap.equal((near["path"], "injected faults" in near["not_mapped_because"]), ("self" if PATH == "same" else "ring", True))
+        running.fault("--clear")
+        tap.equal(running.do("last"), ["ok", "wr 0 status 0", "message 0 status 0", "state RTS", "state RTS"])
+        tap.equal((near["retransmissions"], near["timeouts"]), (0, 0))
+        running.end()
+
+
+def test_a_lost_packet_of_XRC_is_sent_again():
+    for which in "requests", "responses":
+        with Running(kind="XRC") as running:
+            running.do("message")
+            pid = running.pid if which == "requests" else running.far
+            tap.equal(running.fault(f"packet=drop of={which} n=1 every=2", pid=pid), (0, [], ""))
+            for word in "write", "read", "atomic", "message":
+                assert running.do(word)[1].endswith("status 0"), (which, word, running.status)
+            tap.equal(running.do("last")[2:], [*(f"message {i} status 0" for i in (1, 5, 0)), "state RTS", "state RTS"])
+            tap.equal(running.do("sum")[2], f"sum {running.atomics}")
+            near = running.qp()
+            assert near["retransmissions"] >= 4, (which, near)
+            if ON_HOST:
+                assert "injected faults" in near["not_mapped_because"], near
+            running.end()
+
+
+def test_when_nothing_of_XRC_arrives_the_retries_end():
+    for word in "write", "read", "atomic", "message":
+        with Running(kind="XRC") as running:
+            running.do("write")
+            running.fault("packet=drop of=requests count=all")
+            tap.equal(running.do(word), ["ok", f"wr 2 status {RETRY}"])
+            near = running.qp()
+            tap.equal((near["state"], near["timeouts"], running.qp(running.far, 1)["state"]), ("ERR", 8, "RTS"))
+            assert "caused by an injected fault" in running.end(), word
 
 
 def test_what_cannot_be_loaded_is_refused_and_changes_nothing():

@@ -10,8 +10,10 @@
  *        victim marks COMMAND             five WRITEs of 1 KiB to itself, its process id, and what COMMAND says
  *        victim port OPCODE [back] [same] the peer's port goes down at its 9th receive, up at its 10th if it comes back:
  *                                         statuses, states, events, and whether the last request reached memory
- *        victim obey [same]               its process id and the peer's, then what each word on stdin makes it do: write,
- *                                         read, atomic, send (ibv_wr_*), register, port, burst (of WRITEs), sum (of atomics so far)
+ *        victim obey [KIND] [same]        its process id and the peer's, then what each word on stdin makes it do: write,
+ *                                         read, atomic, send (ibv_wr_*), register, port, burst (of WRITEs), sum (of atomics so far),
+ *                                         message (a SEND with its number), last (number 0, and which messages the peer got).
+ *                                         KIND: of the QPs, RC (default), UC or XRC
  *        victim pair OPCODE [same]        five requests to a peer in a child, or in this process: statuses, states, events
  */
 #include <errno.h>
@@ -133,7 +135,7 @@ static void limits(void)
 /* --- a pair ------------------------------------------------------------------------------------------------- */
 
 struct card {
-    uint32_t qpn, rkey;
+    uint32_t qpn, rkey, srqn;
     uint64_t address;
     union ibv_gid gid;
 };
@@ -142,19 +144,43 @@ struct end {
     struct node node;
     struct ibv_cq *cq;
     struct ibv_qp *qp;
+    enum ibv_qp_type type;
+    struct ibv_xrcd *xrcd; /* of an XRC_RECV QP, as is srq */
+    struct ibv_srq *srq;
     const char *name;
 };
 
-static void open_end(struct end *end, const char *name, bool extended)
+static void open_srq(struct end *end)
+{
+    struct ibv_xrcd_init_attr domain = {
+        .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = -1, .oflags = O_CREAT};
+    struct ibv_srq_init_attr_ex attributes = {.attr = {.max_wr = 16, .max_sge = 1},
+                                              .comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_XRCD |
+                                                           IBV_SRQ_INIT_ATTR_CQ | IBV_SRQ_INIT_ATTR_PD,
+                                              .srq_type = IBV_SRQT_XRC,
+                                              .pd = end->node.pd,
+                                              .cq = end->cq};
+
+    REQUIRE((end->xrcd = ibv_open_xrcd(end->node.context, &domain)));
+    attributes.xrcd = end->xrcd;
+    REQUIRE((end->srq = ibv_create_srq_ex(end->node.context, &attributes)));
+}
+
+static void open_end_of(struct end *end, const char *name, enum ibv_qp_type type, bool extended)
 {
     struct ibv_qp_init_attr_ex attributes = {
-        .cap = {16, 16, 2, 2, 0}, .qp_type = IBV_QPT_RC, .comp_mask = IBV_QP_INIT_ATTR_PD};
+        .cap = {16, 16, 2, 2, 0}, .qp_type = type, .comp_mask = IBV_QP_INIT_ATTR_PD};
 
-    end->name = name;
+    *end = (struct end){.name = name, .type = type};
     node_open(&end->node);
     REQUIRE((end->cq = ibv_create_cq(end->node.context, 64, NULL, NULL, 0)));
     attributes.send_cq = attributes.recv_cq = end->cq;
     attributes.pd = end->node.pd;
+    if (type == IBV_QPT_XRC_RECV) {
+        open_srq(end);
+        attributes.comp_mask = IBV_QP_INIT_ATTR_XRCD;
+        attributes.xrcd = end->xrcd;
+    }
     if (extended) {
         attributes.comp_mask |= IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
         attributes.send_ops_flags = IBV_QP_EX_WITH_SEND;
@@ -163,22 +189,76 @@ static void open_end(struct end *end, const char *name, bool extended)
     REQUIRE(fcntl(end->node.context->async_fd, F_SETFL, O_NONBLOCK) == 0);
 }
 
+static void open_end(struct end *end, const char *name, bool extended)
+{
+    open_end_of(end, name, IBV_QPT_RC, extended);
+}
+
 static void fill_card(const struct end *end, struct card *card)
 {
-    *card = (struct card){end->qp->qp_num, end->node.mr->rkey, (uintptr_t)end->node.buffer, end->node.gid};
+    *card = (struct card){.qpn = end->qp->qp_num,
+                          .rkey = end->node.mr->rkey,
+                          .address = (uintptr_t)end->node.buffer,
+                          .gid = end->node.gid};
+    if (end->srq)
+        REQUIRE(ibv_get_srq_num(end->srq, &card->srqn) == 0);
+}
+
+/* A UC or XRC QP, which has fewer attributes than an RC QP. */
+static void connect_other(struct end *end, const struct card *peer, uint8_t timeout)
+{
+    const bool responds = end->type == IBV_QPT_XRC_RECV, requests = end->type == IBV_QPT_XRC_SEND;
+    struct ibv_qp_attr attributes = {
+        .qp_state = IBV_QPS_RTR,
+        .path_mtu = IBV_MTU_1024,
+        .dest_qp_num = peer->qpn,
+        .max_dest_rd_atomic = 4,
+        .max_rd_atomic = 4,
+        .min_rnr_timer = 12,
+        .timeout = timeout,
+        .retry_cnt = 7,
+        .ah_attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = peer->gid, .hop_limit = 1}},
+    };
+
+    to_init(end->qp);
+    REQUIRE(ibv_modify_qp(end->qp, &attributes,
+                          IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                              (responds ? IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER : 0)) == 0);
+    attributes.qp_state = IBV_QPS_RTS;
+    REQUIRE(ibv_modify_qp(
+                end->qp, &attributes,
+                IBV_QP_STATE | IBV_QP_SQ_PSN | (responds || requests ? IBV_QP_TIMEOUT : 0) |
+                    (requests ? IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC : 0)) == 0);
+}
+
+static void connect_within(struct end *end, const struct card *peer, uint8_t timeout)
+{
+    if (end->type != IBV_QPT_RC) {
+        connect_other(end, peer, timeout);
+        return;
+    }
+    to_init(end->qp);
+    to_rtr(&end->node, end->qp, peer->qpn, &peer->gid);
+    to_rts(end->qp, timeout, 7, 0);
 }
 
 static void connect_end(struct end *end, const struct card *peer)
 {
-    to_init(end->qp);
-    to_rtr(&end->node, end->qp, peer->qpn, &peer->gid);
-    to_rts(end->qp, 12, 7, 0);
+    connect_within(end, peer, 12);
 }
 
 static void post_receives(const struct end *end)
 {
-    for (unsigned i = 1; i <= RECEIVES; i++)
-        post_receive(&end->node, end->qp, i, LENGTH);
+    struct ibv_sge sge = {(uintptr_t)end->node.buffer, LENGTH, end->node.mr->lkey};
+
+    for (unsigned i = 1; i <= RECEIVES; i++) {
+        struct ibv_recv_wr wr = {.wr_id = i, .sg_list = &sge, .num_sge = 1}, *bad;
+
+        if (end->srq)
+            REQUIRE(ibv_post_srq_recv(end->srq, &wr, &bad) == 0);
+        else
+            REQUIRE(ibv_post_recv(end->qp, &wr, &bad) == 0);
+    }
 }
 
 static const char *state_of(struct ibv_qp *qp)
@@ -215,9 +295,12 @@ static int post_request(struct end *end, const struct card *peer, enum ibv_wr_op
                              .sg_list = &sge,
                              .num_sge = 1,
                              .opcode = opcode,
-                             .send_flags = IBV_SEND_SIGNALED},
+                             .send_flags = IBV_SEND_SIGNALED,
+                             .imm_data = wr_id},
                        *bad;
 
+    if (end->type == IBV_QPT_XRC_SEND)
+        wr.qp_type.xrc.remote_srqn = peer->srqn;
     if (opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
         sge.length = 8;
         wr.wr.atomic.remote_addr = peer->address + SUM;
@@ -284,11 +367,11 @@ static void take(int fd, void *data, size_t size)
 }
 
 /* The far end, which is connected when this returns. */
-static void open_far_end(struct end *end, int fd)
+static void open_far_end(struct end *end, enum ibv_qp_type type, int fd)
 {
     struct card card, peer;
 
-    open_end(end, "far", false);
+    open_end_of(end, "far", type == IBV_QPT_XRC_SEND ? IBV_QPT_XRC_RECV : type, false);
     fill_card(end, &card);
     give(fd, &card, sizeof(card));
     take(fd, &peer, sizeof(peer));
@@ -302,7 +385,7 @@ static void far_process(int fd)
     struct end end;
     unsigned succeeded;
 
-    open_far_end(&end, fd);
+    open_far_end(&end, IBV_QPT_RC, fd);
     take(fd, &succeeded, sizeof(succeeded));
     receives(&end, succeeded);
     exit(0);
@@ -366,6 +449,17 @@ static void tell_port(const struct end *end)
                                       : "?");
 }
 
+/* The messages that arrived, up to the last one. */
+static void tell_messages(const struct end *end)
+{
+    struct ibv_wc wc;
+
+    do {
+        wc = wait_for_completion(end->cq);
+        say("%s message %u status %d", end->name, (unsigned)wc.imm_data, (int)wc.status);
+    } while (wc.imm_data);
+}
+
 /* What the far end does when it is told to. */
 static void obey(const struct end *end, char command)
 {
@@ -373,18 +467,20 @@ static void obey(const struct end *end, char command)
         post_receive(&end->node, end->qp, 99, LENGTH);
     else if (command == 'p')
         tell_port(end);
+    else if (command == 'l')
+        tell_messages(end);
     else
         say("%s memory %d", end->name, end->node.buffer[4096]);
-    if (command == 'm')
+    if (command == 'm' || command == 'l')
         tell_state(end);
 }
 
-static void obeying_process(int fd)
+static void obeying_process(enum ibv_qp_type type, int fd)
 {
     struct end end;
     char command;
 
-    open_far_end(&end, fd);
+    open_far_end(&end, type, fd);
     while (read(fd, &command, 1) == 1) {
         obey(&end, command);
         give(fd, "d", 1);
@@ -400,7 +496,8 @@ struct obeyed {
     int fd;
 };
 
-static void obeyed_open(struct obeyed *obeyed, bool same, bool extended, uint8_t timeout)
+static void obeyed_open(struct obeyed *obeyed, enum ibv_qp_type type, bool same, bool extended,
+                        uint8_t timeout)
 {
     struct end *end = &obeyed->end;
     struct card card;
@@ -411,23 +508,21 @@ static void obeyed_open(struct obeyed *obeyed, bool same, bool extended, uint8_t
     obeyed->far = same ? &obeyed->far_end : NULL;
     if (!same && (obeyed->child = fork()) == 0) {
         close(fds[0]);
-        obeying_process(fds[1]);
+        obeying_process(type, fds[1]);
     }
     close(fds[1]);
     obeyed->fd = fds[0];
-    open_end(end, "near", extended);
+    open_end_of(end, "near", type, extended);
     fill_card(end, &card);
     if (same) {
-        open_end(obeyed->far, "far", false);
+        open_end_of(obeyed->far, "far", type == IBV_QPT_XRC_SEND ? IBV_QPT_XRC_RECV : type, false);
         fill_card(obeyed->far, &obeyed->peer);
         connect_end(obeyed->far, &card);
         post_receives(obeyed->far);
     } else {
         take(obeyed->fd, &obeyed->peer, sizeof(obeyed->peer));
     }
-    to_init(end->qp);
-    to_rtr(&end->node, end->qp, obeyed->peer.qpn, &obeyed->peer.gid);
-    to_rts(end->qp, timeout, 7, 0);
+    connect_within(end, &obeyed->peer, timeout);
     if (!same) {
         give(obeyed->fd, &card, sizeof(card));
         take(obeyed->fd, &byte, 1);
@@ -460,7 +555,7 @@ static void port(enum ibv_wr_opcode opcode, bool back, bool same)
     struct end *end = &obeyed.end;
     struct ibv_wc wc;
 
-    obeyed_open(&obeyed, same, false, back ? 18 : 12); /* one second, or 17 ms */
+    obeyed_open(&obeyed, IBV_QPT_RC, same, false, back ? 18 : 12); /* one second, or 17 ms */
     for (unsigned i = 0; i < (opcode == IBV_WR_SEND ? 1 : WARM_UP); i++) {
         request(end, &obeyed.peer, opcode, 1);
         REQUIRE(wait_for_completion(end->cq).status == IBV_WC_SUCCESS);
@@ -544,6 +639,8 @@ static enum ibv_wr_opcode opcode_of(const char *word)
         return IBV_WR_RDMA_READ;
     if (strcmp(word, "atomic") == 0 || strcmp(word, "sum") == 0)
         return IBV_WR_ATOMIC_FETCH_AND_ADD;
+    if (strcmp(word, "message") == 0 || strcmp(word, "last") == 0)
+        return IBV_WR_SEND_WITH_IMM;
     REQUIRE(strcmp(word, "write") == 0);
     return IBV_WR_RDMA_WRITE;
 }
@@ -560,13 +657,13 @@ static struct ibv_wc burst(struct end *end, const struct card *peer, unsigned wr
     return wc;
 }
 
-static void obey_words(bool same)
+static void obey_words(enum ibv_qp_type type, bool same)
 {
     struct obeyed obeyed;
     struct end *end = &obeyed.end;
     char word[100];
 
-    obeyed_open(&obeyed, same, true, 14); /* 67 ms */
+    obeyed_open(&obeyed, type, same, true, 14); /* 67 ms */
     say("pid %d far %d", (int)getpid(), same ? (int)getpid() : (int)obeyed.child);
     for (unsigned i = 1; scanf("%99s", word) == 1; i++) {
         struct ibv_mr *mr;
@@ -582,11 +679,18 @@ static void obey_words(bool same)
             wc = burst(end, &obeyed.peer, i);
             tell_completion(end, &wc);
         } else {
-            error = strcmp(word, "send") == 0 ? post_extended(end, i)
-                                              : post_request(end, &obeyed.peer, opcode_of(word), i);
+            bool last = strcmp(word, "last") == 0;
+
+            error = strcmp(word, "send") == 0
+                        ? post_extended(end, i)
+                        : post_request(end, &obeyed.peer, opcode_of(word), last ? 0 : i);
             if (!error) {
                 wc = wait_for_completion(end->cq);
                 tell_completion(end, &wc);
+            }
+            if (last) {
+                tell_far(&obeyed, 'l');
+                tell_state(end);
             }
             if (strcmp(word, "sum") == 0)
                 say("near sum %llu", *(unsigned long long *)(void *)end->node.buffer);
@@ -736,6 +840,13 @@ static void marks(const char *command)
     REQUIRE(system(command) == 0);
 }
 
+static enum ibv_qp_type type_of(const char *word)
+{
+    if (word && strcmp(word, "UC") == 0)
+        return IBV_QPT_UC;
+    return word && strcmp(word, "XRC") == 0 ? IBV_QPT_XRC_SEND : IBV_QPT_RC;
+}
+
 int main(int argc, char **argv)
 {
     static const struct {
@@ -761,7 +872,7 @@ int main(int argc, char **argv)
     else if (argc > 1 && strcmp(argv[1], "datagrams") == 0)
         datagrams();
     else if (argc > 1 && strcmp(argv[1], "obey") == 0)
-        obey_words(argc > 2);
+        obey_words(type_of(argv[2]), strcmp(argv[argc - 1], "same") == 0);
     else if (argc > 2 && strcmp(argv[1], "marks") == 0)
         marks(argv[2]);
     for (size_t i = 0; argc > 2 && i < sizeof(opcodes) / sizeof(opcodes[0]); i++) {

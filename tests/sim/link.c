@@ -110,7 +110,7 @@ static bool queue_up(struct sim *sim, struct sim_event *event, ns_t *delay, bool
     return true;
 }
 
-static void free_event(struct sim_event *event)
+void sim_free_event(struct sim_event *event)
 {
     free(event->bytes);
     free(event->reference);
@@ -147,7 +147,7 @@ static struct sim_event event_of(struct sim_qp *from, struct sim_node *to, const
     return event;
 }
 
-static struct sim_event copy_of(const struct sim_event *event)
+struct sim_event sim_copy_of_event(const struct sim_event *event)
 {
     struct sim_event copy = *event;
 
@@ -159,15 +159,15 @@ static struct sim_event copy_of(const struct sim_event *event)
     return copy;
 }
 
-static void put_on_link(struct sim *sim, struct sim_event event, ns_t delay)
+void sim_put_on_link(struct sim *sim, struct sim_event event, ns_t delay)
 {
     event.qp->in_flight++;
     sim_push_event(sim, delay, event);
 }
 
-/* May a random fault hit this packet? A sender that is hit too often would exceed its retries, as it should. */
-static bool may_hit(struct sim *sim, struct sim_qp *from, const struct packet *packet)
+bool sim_may_hit(struct sim_qp *from, const struct packet *packet)
 {
+    struct sim *sim = from->node->sim;
     struct sim_qp *sender =
         opcode_table[packet->opcode].properties & OPCODE_REQUEST ? from : sim_find_qp(sim, packet->dest_qpn);
 
@@ -199,30 +199,30 @@ static void send_lossy(struct sim_qp *qp, struct sim_event event, uint64_t numbe
     const struct packet *packet = &event.packet;
     ns_t delay = link->delay;
     bool lost = (number < 64 && (link->loss_mask >> number & 1)) || (sim->loses && sim->loses(sim, packet)) ||
-                (sim_chance(sim, link->loss_percent) && may_hit(sim, qp, packet));
+                (sim_chance(sim, link->loss_percent) && sim_may_hit(qp, packet));
 
     if (!lost && !queue_up(sim, &event, &delay, true)) {
-        lost = may_hit(sim, qp, packet) || !queue_up(sim, &event, &delay, false);
+        lost = sim_may_hit(qp, packet) || !queue_up(sim, &event, &delay, false);
         sim->overflowed += lost;
     }
     if (lost) {
         sim->lost++;
-        free_event(&event);
+        sim_free_event(&event);
         return;
     }
-    if (sim_chance(sim, link->corrupt_percent) && may_hit(sim, qp, packet))
+    if (sim_chance(sim, link->corrupt_percent) && sim_may_hit(qp, packet))
         corrupt(sim, &event);
     if (link->jitter)
         delay += sim_below(sim, (uint32_t)link->jitter);
-    if (sim_chance(sim, link->reorder_percent) && may_hit(sim, qp, packet)) {
+    if (sim_chance(sim, link->reorder_percent) && sim_may_hit(qp, packet)) {
         delay += link->delay * (1 + sim_below(sim, 8));
         sim->reordered++;
     }
-    if (sim_chance(sim, link->duplicate_percent) && may_hit(sim, qp, packet)) {
-        put_on_link(sim, copy_of(&event), delay + sim_below(sim, 100000));
+    if (sim_chance(sim, link->duplicate_percent) && sim_may_hit(qp, packet)) {
+        sim_put_on_link(sim, sim_copy_of_event(&event), delay + sim_below(sim, 100000));
         sim->duplicated++;
     }
-    put_on_link(sim, event, delay);
+    sim_put_on_link(sim, event, delay);
 }
 
 int sim_port_send(struct transport_qp *transport, const struct packet *packet, const struct iovec *gather,
@@ -246,8 +246,10 @@ int sim_port_send(struct transport_qp *transport, const struct packet *packet, c
         return link->properties.reliable ? -EHOSTUNREACH : (sim->lost++, 0);
     peer = sim_find_qp(sim, packet->dest_qpn);
     event = event_of(qp, peer ? peer->node : &sim->node[!qp->node->number], packet, gather, count);
-    if (link->properties.reliable)
-        put_on_link(sim, event, link->delay);
+    if (qp->loses)
+        sim_send_losing(qp, event);
+    else if (link->properties.reliable)
+        sim_put_on_link(sim, event, link->delay);
     else
         send_lossy(qp, event, number);
     return 0;
@@ -283,7 +285,7 @@ static void say_dropped(struct sim_qp *by, struct sim_node *to, const struct pac
         (!is_reliable(&by->record) && !(packet->flags & PACKET_BY_REFERENCE)))
         return;
     sim->silenced++;
-    put_on_link(sim, event_of(by, to, &word, NULL, 0), sim->link.delay);
+    sim_put_on_link(sim, event_of(by, to, &word, NULL, 0), sim->link.delay);
 }
 
 /* The destination's adapter notifies the sender of packets marked in a long queue (RoCEv2 congestion management, IBA
@@ -319,7 +321,7 @@ void sim_deliver(struct sim *sim, struct sim_event *event)
     }
     if (sim->link.encoded && !decode(sim, event)) {
         sim->corrupted++;
-        free_event(event);
+        sim_free_event(event);
         return;
     }
     notify_congestion(sim, event);
@@ -336,9 +338,11 @@ void sim_deliver(struct sim *sim, struct sim_event *event)
         judge_received(qp, packet);
     if (qp && event->marked && is_read_response(packet))
         transport_response_congested(&qp->transport);
-    if (qp && !transport_receive(&qp->transport, packet))
+    if (qp && !sim_is_word(qp, packet) && !transport_receive(&qp->transport, packet))
         say_dropped(qp, event->from, packet);
     if (qp)
+        sim_received_losing(qp);
+    if (qp)
         sim_settle(qp, qp->lazy_ack);
-    free_event(event);
+    sim_free_event(event);
 }

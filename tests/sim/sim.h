@@ -84,7 +84,9 @@ struct sim_qp {
     uint32_t in_flight; /* packets of this QP on the link */
     bool blocked;       /* send() returned -EAGAIN: run when there is room */
     bool kicked;
-    bool lazy_ack; /* delays acknowledgements, as the engine does */
+    bool loses, peer_loses, recovers; /* as qp.by_packets says it: sim_lose() */
+    uint32_t held_at;                 /* while it recovers: sender.begun */
+    bool lazy_ack;                    /* delays acknowledgements, as the engine does */
     struct responder_resource resources[SIM_RESOURCES];
     unsigned hits; /* since unacked_psn moved last */
     psn_t hits_at;
@@ -168,6 +170,10 @@ void sim_to_error(struct sim_qp *qp);
 void sim_set_state(struct sim_qp *qp, enum ibv_qp_state state);
 void sim_connect(struct sim_qp *a, struct sim_qp *b);
 void sim_pair(struct sim *sim, enum ibv_qp_type type, struct sim_qp **ret_a, struct sim_qp **ret_b);
+
+/* The QP of a link that loses nothing loses packets that it sends, by the percentages of the link, or does no longer. Its
+ * peer hears of it by the next packet. */
+void sim_lose(struct sim_qp *qp, bool loses);
 
 /* From now on another process (with its own adapter) executes the requests of a connected XRC_RECV QP for this SRQ,
  * as object/xrc/delegate.h does; the QP that is returned has the SRQ's receives. The rings between processes lose

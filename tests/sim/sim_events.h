@@ -37,6 +37,17 @@ void sim_kick_later(struct sim_qp *qp);
 
 struct sim_qp *sim_find_qp(struct sim *sim, uint32_t qpn);
 bool sim_chance(struct sim *sim, unsigned percent);
+void sim_free_event(struct sim_event *event);
+struct sim_event sim_copy_of_event(const struct sim_event *event);
+void sim_put_on_link(struct sim *sim, struct sim_event event, ns_t delay);
+/* May a random fault hit this packet? A sender that is hit too often would exceed its retries, as it should. */
+bool sim_may_hit(struct sim_qp *from, const struct packet *packet);
+/* Of a QP that loses packets on a link that is reliable otherwise (lossy.c). */
+void sim_send_losing(struct sim_qp *qp, struct sim_event event);
+/* A packet has arrived. true: it is a word for the link alone. */
+bool sim_is_word(struct sim_qp *qp, const struct packet *packet);
+/* It has been received. */
+void sim_received_losing(struct sim_qp *qp);
 void sim_port_send_notice(struct transport_qp *transport, const struct packet *packet);
 int sim_port_send(struct transport_qp *transport, const struct packet *packet, const struct iovec *gather,
                   unsigned count, const struct path_address *to);

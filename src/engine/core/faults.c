@@ -238,18 +238,29 @@ const struct inject_rule *faults_meet_cm(enum inject_cm what, enum inject_end en
 
 /* --- telling ---------------------------------------------------------------------------------------------- */
 
-void faults_note(const struct inject_strike *strike)
+static void tell_later(const struct inject_strike *strike)
 {
-    const uint32_t struck = atomic_fetch_add_explicit(&strike->fault->struck, 1, memory_order_relaxed) + 1;
     bool room;
 
     lock_acquire(&lock);
-    room = strike_count < STRIKES && struck <= TOLD_STRIKES;
+    room = strike_count < STRIKES;
     if (room)
         strikes[strike_count++] = *strike;
     lock_release(&lock);
     if (room)
         helper_kick();
+}
+
+void faults_note(const struct inject_strike *strike)
+{
+    if (atomic_fetch_add_explicit(&strike->fault->struck, 1, memory_order_relaxed) < TOLD_STRIKES)
+        tell_later(strike);
+}
+
+void faults_leave_out(struct inject_fault *fault)
+{
+    if (!atomic_exchange_explicit(&fault->left_out, true, memory_order_relaxed))
+        tell_later(&(struct inject_strike){.fault = fault, .left_out = true});
 }
 
 static bool next(struct inject_strike *ret)

@@ -25,6 +25,8 @@ void faults_on_change(void (*function)(void));
 int faults_requested(int file, char *why, size_t size);
 /* Counts a strike, and notes it: it is told soon, or by faults_tell(). Any lock may be held. */
 void faults_note(const struct inject_strike *strike);
+/* The fault is not for what the program does now, as a receive of an SRQ: noted likewise, once. */
+void faults_leave_out(struct inject_fault *fault);
 /* Tells of all noted strikes. No lock held, except maybe a CQ's poll_lock. */
 void faults_tell(void);
 /* At exit: tells of faults that never struck. */

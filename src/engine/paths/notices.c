@@ -130,9 +130,10 @@ void notice_send_drop(struct lane *lane, const struct packet *dropped)
 void notice_send(struct transport_qp *transport, const struct packet *packet)
 {
     struct qp *qp = container_of(transport, struct qp, transport);
+    const bool loses = (qp->by_packets & QP_LOSES) && !(packet->flags & PACKET_DROPPED);
     const struct notice notice = {
         .opcode = packet->opcode,
-        .flags = (uint8_t)(packet->flags | (qp->origin ? PACKET_RELAYED : 0)),
+        .flags = (uint8_t)(packet->flags | (qp->origin ? PACKET_RELAYED : 0) | (loses ? PACKET_LOSSY : 0)),
         .pkey = packet->pkey,
         .dest_qpn = packet->dest_qpn,
         .src_qpn = packet->src_qpn,

@@ -349,8 +349,24 @@ static int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_
     return 0;
 }
 
+/* No QP is known yet, which a fault selects and counts by. */
+static void leave_out_srq(const struct ibv_srq *srq)
+{
+    struct inject_plan *plan = inject_loaded();
+
+    for (uint32_t i = 0; plan && i < plan->count; i++) {
+        struct inject_fault *fault = plan->faults[i];
+
+        if (fault->rule.kind == INJECT_COMPLETION && fault->rule.side == INJECT_RECEIVE &&
+            inject_is_for_device(&fault->rule, device_of(srq->context)))
+            faults_leave_out(fault);
+    }
+    faults_tell();
+}
+
 static int post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
 {
+    leave_out_srq(srq);
     for (; wr; wr = wr->next) {
         struct ibv_recv_wr one = *wr, *ignored;
         int error =
