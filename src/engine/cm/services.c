@@ -346,12 +346,19 @@ static void read_range(void)
 /* Takes a port of the sets that this process holds. 0: all are used. */
 static uint16_t take_from_sets(void)
 {
-    for (uint32_t i = 0, range = last_port - first_port + 1; i < range; i++) {
-        uint32_t port = first_port + (next_port + i) % range;
+    const uint32_t range = last_port - first_port + 1;
 
-        if (sets[port / SET_PORTS].name && !(sets[port / SET_PORTS].used >> (port % SET_PORTS) & 1)) {
-            sets[port / SET_PORTS].used |= 1u << (port % SET_PORTS);
-            next_port = next_port + i + 1;
+    for (uint32_t i = 0; i < range;) {
+        uint32_t port = first_port + (next_port + i) % range, set = port / SET_PORTS;
+
+        if (!sets[set].name) { /* hundreds of them, where the process has one */
+            i += min_of(SET_PORTS - port % SET_PORTS, last_port - port + 1);
+            continue;
+        }
+        i++;
+        if (!(sets[set].used >> (port % SET_PORTS) & 1)) {
+            sets[set].used |= 1u << (port % SET_PORTS);
+            next_port = next_port + i;
             return (uint16_t)port;
         }
     }
