@@ -441,8 +441,8 @@ static const char *bind_reason(uint64_t why)
         [BIND_REGION_PD] = "bind_info.mr is of another PD than the QP",
         [BIND_REGION_ACCESS] = "bind_info.mr lacks IBV_ACCESS_MW_BIND",
         [BIND_FLAGS] = "bind_info.mw_access_flags has flags that an MW cannot have",
-        [BIND_LOCAL_WRITE] = "bind_info.mw_access_flags has remote write or atomic, which needs "
-                             "IBV_ACCESS_LOCAL_WRITE of bind_info.mr",
+        [BIND_LOCAL_WRITE] =
+            "bind_info.mw_access_flags has remote write or atomic: bind_info.mr lacks LOCAL_WRITE",
         [BIND_RANGE] = "the range of bind_info is not inside of bind_info.mr",
     };
 
