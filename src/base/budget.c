@@ -56,11 +56,9 @@ static void complain(struct budget *budget, uid_t uid, uint32_t used, uint32_t l
     uint64_t unlogged;
 
     if (log_first(&budget->refused, (uint64_t)uid + 1, &unlogged))
-        log_warn("limit per user reached: processes of uid %u use %u of the %u %s that this process has (all "
-                 "other "
-                 "users together: %u), and a user cannot use more than are free: further ones of uid %u are "
-                 "refused. "
-                 "Advice: %s",
+        log_warn("limit per user reached: processes of uid %u use %u of the %u %s that this process has "
+                 "(other users: %u). A user may not have more than are still free, so further ones for uid "
+                 "%u are refused. Advice: %s",
                  (unsigned)uid, used, limit, budget->what, budget->used - used, (unsigned)uid,
                  budget->advice);
 }

@@ -18,18 +18,20 @@ static void add_connection(struct words *words, const struct inject_strike *stri
         return;
     case INJECT_REJECTED:
         words_add(words, "%s (REQ) %u is %s with reason %u",
-                  rule->side == INJECT_PASSIVE ? "arrived connection request" : "connection request",
+                  rule->side == INJECT_PASSIVE ? "incoming connection request" : "connection request",
                   strike->match, name, (unsigned)rule->value);
         if (inject_reason_name(rule->value))
             words_add(words, " (%s)", inject_reason_name(rule->value));
         return;
     case INJECT_UNREACHABLE:
-        words_add(words, "connection request (REQ) %u and its retries are lost: %s follows", strike->match,
-                  name);
+        words_add(words, "connection request (REQ) %u and its retries are lost, so it ends with %s",
+                  strike->match, name);
         return;
     case INJECT_DISCONNECTED:
         if (rule->time)
-            words_add(words, "connection %u is disconnected, because its time= has passed", strike->match);
+            words_add(words,
+                      "connection %u is disconnected, because the time that the fault names has passed",
+                      strike->match);
         else
             words_add(words, "%s at call %u of %s, for QP 0x%06x", name, strike->match,
                       inject_call_names[rule->at], strike->qpn);
@@ -60,7 +62,7 @@ static void add_what(struct words *words, const struct inject_strike *strike)
         if (rule->what == OUTCOME_NEVER)
             words_add(words, "gets no completion if it succeeds");
         else if (rule->what == OUTCOME_DELAYED)
-            words_add(words, "gets its completion %llu us later, as those behind it",
+            words_add(words, "gets its completion %llu us later, and so do those after it",
                       (unsigned long long)(rule->time / 1000));
         else
             words_add(words, "ends with %s", inject_outcome_names[rule->what]);
@@ -93,7 +95,8 @@ static void add_idle(struct words *words, const struct inject_strike *strike)
     else if (rule->kind == INJECT_LIMIT)
         words_add(words, "%u calls stayed within the limit", strike->match);
     else
-        words_add(words, "%u matched, and none was chosen (n, count, every, percent)", strike->match);
+        words_add(words, "%u matched, and none was the one to fail (keys n, count, every, percent)",
+                  strike->match);
 }
 
 bool explain_strike(const struct view *view, struct out *out, const struct inject_strike *strike)
@@ -103,7 +106,7 @@ bool explain_strike(const struct view *view, struct out *out, const struct injec
 
     words_add(&words, "injected fault '%s' ", strike->fault->rule.text);
     if (strike->left_out) {
-        words_add(&words, "is not for receives of an SRQ, and the program posts such");
+        words_add(&words, "does not apply to receives of an SRQ, and the program posts such receives");
     } else if (struck) {
         words_add(&words, "applied: ");
         add_what(&words, strike);

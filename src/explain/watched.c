@@ -119,9 +119,8 @@ bool explain_overpaid(const struct view *view, struct out *out, const struct obj
     if (!events || !object->provenance.destroying_ns)
         return false;
     words_add(&cause,
-              "%s(%s) is blocked: %u event%s read, and %u acknowledged (%s); libibverbs waits until the "
-              "numbers are "
-              "equal, which they cannot become",
+              "%s(%s) is blocked: %u event%s read, and %u acknowledged (%s); libibverbs waits until both "
+              "numbers are equal, and they never will be",
               object_waiting_verb(object), object_label(view, object).text, events->reported,
               events->reported == 1 ? " was" : "s were", events->acked, verb);
     explanation_begin(view, out, "blocked", cause.text);

@@ -168,9 +168,8 @@ static int bind_any_block(int fd, uint32_t *ret_number)
         return error;
     error = bind_block_of_user(fd, ret_number);
     if (!error && !told)
-        log_warn(
-            "the QP numbers of this host are nearly used up: this process uses a block of 256 that only its "
-            "user can take; end programs that are not needed (softhca ps)");
+        log_warn("the QP numbers of this host are nearly used up: this process uses one of the blocks of 256 "
+                 "that are kept for each user; end programs that are not needed (softhca ps lists them)");
     told = true;
     return error;
 }

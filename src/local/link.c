@@ -38,8 +38,8 @@ static _Atomic(struct link *) links[LINKS_MAX];
 static _Atomic unsigned links_end = SELF_INDEX + 1; /* slots from here on are NULL */
 static _Atomic(struct link *) *block_table;         /* BLOCKS slots: link to the owner; NULL: unknown */
 static _Atomic bool any_broken;
-static struct budget links_of_others =
-    BUDGET_INIT(links_of_others, "links", "fewer of that user's processes have to use QPs of this one");
+static struct budget links_of_others = BUDGET_INIT(
+    links_of_others, "shared-memory links", "let fewer processes of that user communicate with this one");
 static uint64_t last_serial = SELF_SERIAL; /* multiple of LINKS_MAX; helper thread */
 
 int link_start(void)

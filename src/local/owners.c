@@ -23,7 +23,7 @@
 
 static struct budget questions =
     BUDGET_INIT(questions, "answers about who owns a QP number",
-                "its processes send from many QP numbers, or from ones that are not theirs");
+                "its processes send from many QP numbers, or from ones that they do not own");
 static _Atomic ns_t questions_since;
 
 void owners_after_fork_in_child(void)

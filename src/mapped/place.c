@@ -305,9 +305,9 @@ static uint64_t release_pages(unsigned arena, const struct extent *extent, bool 
             release_moved(arena, extent, at, next, alone);
             at = next;
         } else if (request.error) {
-            log_warn("cannot turn memory at 0x%llx back into private memory: %s; it stays a shared mapping, "
-                     "so writes of "
-                     "a child of fork() would change it (SOFTHCA_MAPPED=0 avoids that)",
+            log_warn("memory at 0x%llx was registered and mapped for peers, and cannot become private memory "
+                     "again: %s; it stays shared with children of fork(), so parent and child see each "
+                     "other's writes there. SOFTHCA_MAPPED=0 avoids this",
                      (unsigned long long)request.address, strerror(-request.error));
             return at;
         }

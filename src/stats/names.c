@@ -27,7 +27,7 @@ static const struct {
     {"forwarded", "Packets passed on to other processes of this host"},
     {"forwarded_here", "Packets passed on by other processes of this host"},
     {"not_sent", "Packets that the kernel refused to send"},
-    {"congested", "Packets received with the mark congestion experienced"},
+    {"congested", "Packets received with the ECN mark Congestion Experienced"},
     {"cnps_received", "Congestion notification packets received"},
     {"cnps_sent", "Congestion notification packets sent"},
 };

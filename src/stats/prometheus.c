@@ -168,7 +168,8 @@ static void retries(const struct crowd *crowd)
         const char *name, *help;
         size_t at;
     } counters[] = {
-        {"retransmissions_total", "Times that a sender went back and transmitted again",
+        {"retransmissions_total",
+         "Times that a requester went back to an earlier PSN and sent again (go-back-N)",
          RETRY(retries.retransmissions)},
         {"sequence_naks_received_total", "PSN sequence error NAKs received", RETRY(retries.sequence_naks)},
         {"rnr_naks_received_total", "RNR NAKs received: the peer had no receive", RETRY(retries.rnr_naks)},
@@ -274,9 +275,10 @@ void stats_prometheus(struct stats_text *text, const struct stats_process *proce
 {
     const struct crowd crowd = {text, processes, count};
 
-    family(text, "processes", "gauge", "Processes that use SoftHCA and let themselves be looked at");
+    family(text, "processes", "gauge", "Processes that use SoftHCA, and whose state can be read");
     add(text, "softhca_processes %u\n", count);
-    family(text, "processes_hidden", "gauge", "Processes that use SoftHCA and refuse to be looked at");
+    family(text, "processes_hidden", "gauge",
+           "Processes that use SoftHCA, and whose state cannot be read (of another user, or not dumpable)");
     add(text, "softhca_processes_hidden %u\n", hidden);
     requests(&crowd, "requests_total",
              "Work requests begun; executed_by packets: sent as packets, requester: executed by itself "

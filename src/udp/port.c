@@ -204,10 +204,9 @@ static bool has_bound_port(const struct ucred *peer)
 
     if (socket_port_uid(&owner) == 0 && owner == peer->uid && user_is_known(owner))
         return true;
-    log_warn(
-        "process %d (uid %u) offered to forward packets of UDP port 4791, but another user has the socket of "
-        "the port: ignored, so this process gets no packets from other hosts by it",
-        (int)peer->pid, (unsigned)peer->uid);
+    log_warn("process %d (uid %u) offered to forward packets of UDP port 4791, but the port is bound by "
+             "another user: offer ignored, so this process receives nothing from other hosts",
+             (int)peer->pid, (unsigned)peer->uid);
     return false;
 }
 

@@ -58,9 +58,9 @@ static struct event_source listener = {.fd = -1};
 static char own_digits[UDP_NAME_DIGITS + 1];
 static struct list clients = {&clients, &clients};
 static unsigned client_count, other_user_count;
-static struct budget clients_of_others =
-    BUDGET_INIT(clients_of_others, "connections to the owner of UDP port 4791",
-                "a process of that user can own the port instead");
+static struct budget clients_of_others = BUDGET_INIT(
+    clients_of_others, "connections to the owner of UDP port 4791",
+    "if a process of that user binds UDP port 4791 first, this limit does not apply to that user");
 static ns_t accept_again = NS_NEVER; /* end of a pause of accepting */
 static bool is_port_owner;
 /* Written by the helper thread with the receive lock held; receiving threads read them with it held. */
@@ -217,10 +217,10 @@ static void serve_block(struct client *client, uint32_t block)
     }
     receive_lock_release();
     if (before && before != client) {
-        log_info("UDP port 4791: QPNs 0x%04x00 to 0x%04xff of client process %d (uid %u) are those of "
-                 "process %d (uid "
-                 "%u) now, which has proved it: the first is disconnected, and connects again if it lives",
-                 block, block, (int)before->peer.pid, (unsigned)before->peer.uid, (int)client->peer.pid,
+        log_info("UDP port 4791: process %d (uid %u) was registered for QPNs 0x%04x00 to 0x%04xff, and "
+                 "process %d (uid %u) has proved that it owns them now: the former is disconnected, and "
+                 "registers again if it still runs",
+                 (int)before->peer.pid, (unsigned)before->peer.uid, block, block, (int)client->peer.pid,
                  (unsigned)client->peer.uid);
         client_free(before);
     }

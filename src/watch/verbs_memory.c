@@ -131,13 +131,13 @@ static void words_add_lock_limit(struct words *words)
 {
     struct rlimit limit;
 
-    words_add(words, ": out of memory that may be locked");
+    words_add(words, ": the limit of memory that may be locked");
     if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
-        words_add(words, " (RLIMIT_MEMLOCK is %llu KiB: ulimit -l)",
+        words_add(words, " is reached (RLIMIT_MEMLOCK is %llu KiB: raise it with ulimit -l)",
                   (unsigned long long)limit.rlim_cur / 1024);
     else
-        words_add(words,
-                  ", or the NIC has no entries left for its translation (RLIMIT_MEMLOCK is unlimited)");
+        words_add(words, " is not the reason (RLIMIT_MEMLOCK is unlimited): memory of the host is used up, "
+                         "or the NIC has no entries left in its translation table");
 }
 
 /* Of a PD, because there is no MR: which range, and what the kernel answers. */
@@ -153,12 +153,15 @@ static void refused_registration(const struct ibv_pd *pd, const char *call, cons
     words_add(&words, "%zu bytes at 0x%llx, access 0x%x", length, (unsigned long long)(uintptr_t)address,
               access);
     if (error == EFAULT)
-        words_add(&words, ": a page of it is not mapped, or not writable as the access flags ask");
+        words_add(
+            &words,
+            ": one of its pages is not mapped, or is read-only while the access flags ask for write access");
     else if (error == ENOMEM)
         words_add_lock_limit(&words);
     else if (error == EINVAL && access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) &&
              !(access & IBV_ACCESS_LOCAL_WRITE))
-        words_add(&words, ": remote write or atomic access needs IBV_ACCESS_LOCAL_WRITE, too");
+        words_add(&words,
+                  ": IBV_ACCESS_REMOTE_WRITE and IBV_ACCESS_REMOTE_ATOMIC need IBV_ACCESS_LOCAL_WRITE, too");
     tell_refused(call, OBJECT_PD, known->number, error, words.text);
     errno = error;
 }

@@ -226,7 +226,7 @@ def test_a_receive_of_an_srq_is_left_out_and_that_is_told():
     for fault in "completion=delayed time=20ms side=receive", "completion=LOC_LEN_ERR side=receive":
         lines, told = meet("srq", faults=[fault, "event=srq_limit n=3", "completion=LOC_QP_OP_ERR"])
         tap.equal(lines[-1], "limit 0")
-        line = one_line(told, "is not for receives of an SRQ")
+        line = one_line(told, "does not apply to receives of an SRQ")
         assert f"'{fault}'" in line, told
 
 
@@ -351,7 +351,7 @@ def test_a_connection_is_ended_for_both():
     for fault in "cm=DISCONNECTED n=5", "cm=DISCONNECTED at=ibv_post_send qp=1 n=5", "cm=DISCONNECTED time=30ms exe=connector":
         client, server, told = connect(1, "wait", fault)
         tap.equal((client, without_timewait(server)), (CONNECTED, SERVED), fault)
-    assert "disconnected, because its time= has passed" in told, told
+    assert "disconnected, because the time that the fault names has passed" in told, told
 
 
 def test_a_request_that_is_never_answered():

@@ -34,9 +34,9 @@ GUEST_LIMIT = 600
 TELLS = {environments.MAPPED: "ok +this environment +WRITE, READ, atomics: mapped memory ",
          environments.BY_THREADS: "note +this environment +a program with one thread: WRITE, READ, atomics: mapped memory ",
          environments.MAPPED_OR_RING: "note +this environment +a program with one thread: WRITE, READ, atomics: mapped memory .*"
-                                      "a program with several threads: WRITE, READ, atomics, SEND: ring ",
+                                      "a program with several threads: WRITE, READ, atomics, SEND: shared-memory ring ",
          environments.COPY: "note +this environment +WRITE, READ: kernel copy ",
-         environments.RING: "limited +this environment +WRITE, READ, atomics, SEND: ring "}
+         environments.RING: "limited +this environment +WRITE, READ, atomics, SEND: shared-memory ring "}
 
 
 def doctor_tells(said, environment):

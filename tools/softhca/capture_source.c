@@ -53,7 +53,9 @@ int source_attach(struct capture_source *source, pid_t pid, const struct capture
         return 0;
     }
     fprintf(stderr, "softhca: cannot capture process %d: %s\n", (int)pid,
-            source->socket < 0 ? why : "it answered without a connection: try again");
+            source->socket < 0
+                ? why
+                : "it answered, but not with what a capture needs: it may run another release of SoftHCA");
     capture_ring_free(&source->ring);
     return -1;
 }

@@ -60,10 +60,12 @@ static int talk(int socket, const struct control_request *request, int file, cha
     struct control_answer answer;
 
     if (control_send(socket, request, file) != 0 || poll(&answered, 1, ANSWER_MS) != 1)
-        return refuse(why, size, "it does not answer within %d seconds", ANSWER_MS / 1000);
+        return refuse(why, size, "it did not answer within %d seconds", ANSWER_MS / 1000);
     if (recv(socket, &answer, sizeof(answer), MSG_DONTWAIT) != (ssize_t)sizeof(answer) ||
         answer.magic != SEGMENT_REQUEST_MAGIC || answer.type != CONTROL_REQUEST_TYPE)
-        return refuse(why, size, "it does not take requests of tools: another release of SoftHCA");
+        return refuse(
+            why, size,
+            "it does not understand requests of this softhca command: it runs another release of SoftHCA");
     switch ((enum control_result)answer.result) {
     case CONTROL_ACCEPTED:
         return 0;
@@ -111,14 +113,14 @@ static int ask_attached(const struct attached *at, struct control_request *reque
     int result, fd;
 
     if (at->view.header.watched)
-        return refuse(why, size, "it uses another adapter (softhca watch)");
+        return refuse(why, size, "it runs under softhca watch, with an adapter that is not SoftHCA");
     if (process_is_stopped(&at->view, at->pid))
         return refuse(why, size, "it is stopped");
     fd = connect_to_owner(at);
     if (fd == -ENOENT)
         return refuse(why, size, "it has no QP");
     if (fd < 0)
-        return refuse(why, size, "it cannot be reached by its socket: %s", strerror(-fd));
+        return refuse(why, size, "its socket cannot be reached: %s", strerror(-fd));
     memcpy(request->secret, at->view.header.instance, sizeof(request->secret));
     result = talk(fd, request, file, why, size);
     if (result <= 0)

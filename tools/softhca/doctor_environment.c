@@ -26,32 +26,32 @@ static const struct {
     const char *words;
 } outcomes[] = {
     [GETS_MAPPED] = {FINDING_OK,
-                     "WRITE, READ, atomics: mapped memory (8 B: 0.15 to 0.3 us, 64 KiB: 40 GB/s); "
-                     "SEND: ring (8 B: 0.35 us)"},
-    [GETS_MAPPED_IN_CALLS] = {FINDING_NOTE,
-                              "a program with one thread: WRITE, READ, atomics: mapped memory (8 B: 0.15 to "
-                              "0.3 us, 64 KiB: 40 GB/s), SEND: ring (8 B: 0.35 us); a program with several "
-                              "threads: WRITE, READ: kernel copy (8 B: 1.6 to 1.8 us, 64 KiB: 9 GB/s), "
-                              "atomics, SEND: ring (8 B: 0.4 us, or some 30 us where the peer's helper "
-                              "thread has to be woken)"},
+                     "WRITE, READ, atomics: mapped memory (8 bytes: 0.15 to 0.3 us, 64 KiB: 40 GB/s); "
+                     "SEND: shared-memory ring (8 bytes: 0.35 us)"},
+    [GETS_MAPPED_IN_CALLS] =
+        {FINDING_NOTE,
+         "a program with one thread: WRITE, READ, atomics: mapped memory (8 bytes: 0.15 to "
+         "0.3 us, 64 KiB: 40 GB/s), SEND: shared-memory ring (8 bytes: 0.35 us); a program with several "
+         "threads: WRITE, READ: kernel copy (8 bytes: 1.6 to 1.8 us, 64 KiB: 9 GB/s), "
+         "atomics, SEND: shared-memory ring (8 bytes: 0.4 us, or about 30 us if the peer does not poll and "
+         "its helper thread has to be woken)"},
     [GETS_MAPPED_IN_CALLS_ALONE] =
         {FINDING_NOTE,
-         "a program with one thread: WRITE, READ, atomics: mapped memory (8 B: "
-         "0.15 to 0.3 us, 64 KiB: 40 GB/s), SEND: ring (8 B: 0.35 us); a program with "
-         "several threads: WRITE, READ, atomics, SEND: ring (8 B: 0.4 us, or some 30 us where the "
-         "peer's helper thread has to be woken; 64 KiB: 1 to 3 GB/s)"},
-    [GETS_COPY] = {FINDING_NOTE,
-                   "WRITE, READ: kernel copy (8 B: 1.6 to 1.8 us, 64 KiB: 9 GB/s); "
-                   "atomics, SEND: ring (8 B: 0.4 us, or some 30 us where the peer's helper thread has to be "
-                   "woken)"},
+         "a program with one thread: WRITE, READ, atomics: mapped memory (8 bytes: 0.15 to 0.3 us, 64 KiB: "
+         "40 GB/s), SEND: shared-memory ring (8 bytes: 0.35 us); a program with "
+         "several threads: WRITE, READ, atomics, SEND: shared-memory ring (8 bytes: 0.4 us, or about 30 us "
+         "if the peer does not poll and its helper thread has to be woken; 64 KiB: 1 to 3 GB/s)"},
+    [GETS_COPY] = {FINDING_NOTE, "WRITE, READ: kernel copy (8 bytes: 1.6 to 1.8 us, 64 KiB: 9 GB/s); "
+                                 "atomics, SEND: shared-memory ring (8 bytes: 0.4 us, or about 30 us if the "
+                                 "peer does not poll and its helper thread has to be woken)"},
     [GETS_RING] = {FINDING_LIMITED,
-                   "WRITE, READ, atomics, SEND: ring (8 B: 0.4 us, or some 30 us where the peer's helper "
-                   "thread has to be woken; 64 KiB: 1 to 3 GB/s)"},
+                   "WRITE, READ, atomics, SEND: shared-memory ring (8 bytes: 0.4 us, or about 30 us if the "
+                   "peer does not poll and its helper thread has to be woken; 64 KiB: 1 to 3 GB/s)"},
 };
 
 /* What a change leads to. */
-static const char mapped_instead[] = "WRITE, READ and atomics in mapped memory, 0.15 to 0.3 us";
-static const char copy_instead[] = "WRITE and READ by kernel copy, 1.6 to 1.8 us";
+static const char mapped_instead[] = "WRITE, READ and atomics in mapped memory (8 bytes: 0.15 to 0.3 us)";
+static const char copy_instead[] = "WRITE and READ by kernel copy (8 bytes: 1.6 to 1.8 us)";
 
 /* All that decides. */
 struct environment {
@@ -128,31 +128,32 @@ static void more_than_the_ring(struct finding *ret)
                        "run with a uid that the user namespace maps (unshare --map-current-user): gives %s",
                        copy_instead);
     else if (yama_scope() > 2)
+        finding_remedy(ret,
+                       "kernel.yama.ptrace_scope is 3, which only a reboot can lower: put "
+                       "kernel.yama.ptrace_scope=1 into /etc/sysctl.d and reboot: gives %s",
+                       copy_instead);
+    else if (yama_scope() == 2)
+        finding_remedy(ret, "sysctl -w kernel.yama.ptrace_scope=1 (as root): gives %s", copy_instead);
+    else if (own_status("Seccomp"))
         finding_remedy(
             ret,
-            "kernel.yama.ptrace_scope is 3, which only a boot can lower: put kernel.yama.ptrace_scope=1 into "
-            "/etc/sysctl.d and reboot: gives %s",
+            "podman run --security-opt seccomp=FILE, the profile with {\"names\": "
+            "[\"process_vm_readv\", \"process_vm_writev\"], \"action\": \"SCMP_ACT_ALLOW\"}: gives %s",
             copy_instead);
-    else if (yama_scope() == 2)
-        finding_remedy(ret, "sysctl -w kernel.yama.ptrace_scope=1 (as root): %s", copy_instead);
-    else if (own_status("Seccomp"))
-        finding_remedy(ret,
-                       "podman run --security-opt seccomp=FILE, the profile with {\"names\": "
-                       "[\"process_vm_readv\", \"process_vm_writev\"], \"action\": \"SCMP_ACT_ALLOW\"}: %s",
-                       copy_instead);
 }
 
 static void more_than_copies(struct finding *ret, const struct environment *here)
 {
     if (here->mapping.unasked == MAPPED_OFF)
-        finding_remedy(ret, "unset SOFTHCA_MAPPED: %s", mapped_instead);
+        finding_remedy(ret, "unset SOFTHCA_MAPPED: gives %s", mapped_instead);
     else if (here->mapping.unasked == MAPPED_OVERCOMMIT)
-        finding_remedy(ret, "sysctl -w vm.overcommit_memory=0 (as root): %s", mapped_instead);
+        finding_remedy(ret, "sysctl -w vm.overcommit_memory=0 (as root): gives %s", mapped_instead);
     else if (here->mapping.unasked == MAPPED_SANDBOX)
-        finding_remedy(ret, "no seccomp filter: podman run --security-opt seccomp=unconfined%s: %s",
-                       system_calls_may_wait() ? "" : " --cap-add=SYS_PTRACE", mapped_instead);
+        finding_remedy(
+            ret, "run without a seccomp filter (podman run --security-opt seccomp=unconfined%s): gives %s",
+            system_calls_may_wait() ? "" : " --cap-add=SYS_PTRACE", mapped_instead);
     else if (here->mapping.means.reason == MAPPED_YES && here->mapping.means.lock_limit == 0)
-        finding_remedy(ret, "ulimit -l 8192: %s", mapped_instead);
+        finding_remedy(ret, "ulimit -l 8192: gives %s", mapped_instead);
 }
 
 void probe_environment(struct finding *ret)
@@ -169,16 +170,17 @@ void probe_environment(struct finding *ret)
     else if (gets == GETS_COPY)
         more_than_copies(ret, &here);
     else if (gets == GETS_MAPPED_IN_CALLS)
-        finding_remedy(ret,
-                       "sysctl -w vm.unprivileged_userfaultfd=1 (as root), or SOFTHCA_LOCAL=mapped for both "
-                       "programs (docs/mapped.md has the side effects): %s for programs with threads, too",
-                       mapped_instead);
-    else if (here.mapping.means.lock_limit != UINT64_MAX)
         finding_remedy(
             ret,
-            "ulimit -l unlimited: with the limit that is set, mapped memory of a program is at most %llu "
-            "KiB (half of RLIMIT_MEMLOCK), and the rest goes by %s",
-            (unsigned long long)here.mapping.means.lock_limit / 1024, here.copies ? "kernel copy" : "ring");
+            "sysctl -w vm.unprivileged_userfaultfd=1 (as root), or SOFTHCA_LOCAL=mapped for both "
+            "programs (docs/mapped.md has the side effects): gives %s for programs with threads, too",
+            mapped_instead);
+    else if (here.mapping.means.lock_limit != UINT64_MAX)
+        finding_remedy(ret,
+                       "ulimit -l unlimited: the limit that is set allows a program %llu KiB of mapped "
+                       "memory (half of RLIMIT_MEMLOCK); requests to further memory go by %s",
+                       (unsigned long long)here.mapping.means.lock_limit / 1024,
+                       here.copies ? "kernel copy" : "the shared-memory ring");
 }
 
 void probe_pid_namespace(struct finding *ret)
@@ -186,13 +188,14 @@ void probe_pid_namespace(struct finding *ret)
     struct stat status;
 
     if (stat("/proc/self/ns/pid", &status) || status.st_ino == FIRST_PID_NAMESPACE) {
-        finding_set(ret, FINDING_OK, "that of the machine");
+        finding_set(ret, FINDING_OK, "the one of the machine");
         return;
     }
-    finding_set(
-        ret, FINDING_NOTE,
-        "one of its own: process_vm_readv does not work with processes of another PID namespace, such as "
-        "another container of the pod; what is not in mapped memory goes to them through the ring (slower)");
-    finding_remedy(ret, "one for all of them: podman run --pid=container:NAME, podman pod create "
-                        "--share=ipc,net,uts,pid; Kubernetes: shareProcessNamespace: true");
+    finding_set(ret, FINDING_NOTE,
+                "its own: process_vm_readv does not reach processes of another PID namespace, such as "
+                "another container of the pod; what is not in mapped memory goes to them through the "
+                "shared-memory ring (slower)");
+    finding_remedy(
+        ret, "use one PID namespace for all of them: podman run --pid=container:NAME, podman pod create "
+             "--share=ipc,net,uts,pid; Kubernetes: shareProcessNamespace: true");
 }

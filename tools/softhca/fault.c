@@ -32,9 +32,9 @@ static int check(const char *from, const char *text)
         if (!inject_parse(one, &rule, why, sizeof(why)))
             return refuse(from, one, length, why);
         if (count == INJECT_RULES_MAX)
-            return refuse(from, one, length, "one fault too many");
+            return refuse(from, one, length, "there are more faults than a process can have");
     }
-    return count ? 0 : refuse(from, "", 0, "no fault is named");
+    return count ? 0 : refuse(from, "", 0, "it names no fault");
 }
 
 static int append(char **list, const char *text)

@@ -26,7 +26,7 @@ struct options {
 enum { OPTION_CLEAR = 256 };
 
 static const struct argp_option option_table[] = {
-    {"clear", OPTION_CLEAR, NULL, 0, "Remove all faults of the process, and say how often each has struck",
+    {"clear", OPTION_CLEAR, NULL, 0, "Remove all faults of the process, and say how often each was applied",
      0},
     {0},
 };

@@ -33,7 +33,7 @@ static const struct argp_option option_table[] = {
     {"devices", OPTION_DEVICES, "NAMES", 0,
      "Names of the devices instead of softhca0,softhca1,... (SOFTHCA_DEVICE_NAMES)", 0},
     {"all", LAUNCH_ALL, NULL, 0,
-     "Also explain what is normal: EBUSY of a program that goes on, what a destroy throws away, objects that "
+     "Also explain what is normal: EBUSY of a program that goes on, what a destroy discards, objects that "
      "are left at the end (SOFTHCA_EXPLAIN_WHAT=all; default wrong: what fails or hangs)",
      0},
     {"explain", LAUNCH_EXPLAIN, "FORM", 0,
@@ -41,9 +41,8 @@ static const struct argp_option option_table[] = {
      "includes what --all adds)",
      0},
     {"fault", OPTION_FAULT, "SPEC", 0,
-     "A fault that the adapter makes, as softhca-fault(7) says, or @FILE with a line for each; may be "
-     "repeated "
-     "(SOFTHCA_FAULT)",
+     "A fault to inject (softhca-fault(7) has the syntax), or @FILE with one fault on each line; may be "
+     "repeated (SOFTHCA_FAULT)",
      0},
     {"log", OPTION_LOG, "LEVEL", 0, "none, error, warn, info or debug (SOFTHCA_LOG; default warn)", 0},
     {"no-shim", OPTION_NO_SHIM, NULL, 0,

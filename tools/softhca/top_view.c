@@ -354,7 +354,7 @@ static void draw_help(const struct view_state *state)
         "< >        sort by the column before, after",
         "r          reverse the order",
         "/          show rows with this text only; ENTER keeps it, ESC removes it",
-        "+ -        read more seldom, more often",
+        "+ -        refresh less often, more often",
         "SPACE      pause",
         "",
         "PATH       ring, cma (kernel copy), self, mapped (memory), wire (network); +N: QPs with another one",

@@ -12,8 +12,7 @@
 static const struct argp_option option_table[] = {
     {"all", LAUNCH_ALL, NULL, 0,
      "Also tell what is normal at the end of many programs: refused destroys, objects not destroyed, MRs "
-     "deregistered "
-     "while posted (SOFTHCA_EXPLAIN_WHAT=all)",
+     "deregistered while work requests used them (SOFTHCA_EXPLAIN_WHAT=all)",
      0},
     {"explain", LAUNCH_EXPLAIN, "FORM", 0,
      "text, json or off: what is told on stderr (SOFTHCA_WATCH; default text). softhca why and ps show the "

@@ -174,11 +174,12 @@ static void take_host_names(struct service *service)
         host_name(service->address.service_id, families[i], name);
         error = local_name_take(name, &service->host_names[index_of(families[i])]);
         if (error)
-            log_info(
-                "RDMA CM service ID 0x%016llx (port %u): not listening on all %s addresses of this host: %s",
-                (unsigned long long)service->address.service_id,
-                (unsigned)(service->address.service_id & 0xffff),
-                families[i] == SERVICE_ANY_IPV6 ? "IPv6" : "IPv4", strerror(-error));
+            log_info("RDMA CM service ID 0x%016llx (port %u): requests to %s addresses of this host, other "
+                     "than those that this process listens on, do not come here: %s (EADDRINUSE: another "
+                     "process that listens gets them)",
+                     (unsigned long long)service->address.service_id,
+                     (unsigned)(service->address.service_id & 0xffff),
+                     families[i] == SERVICE_ANY_IPV6 ? "IPv6" : "IPv4", strerror(-error));
     }
 }
 
@@ -384,11 +385,14 @@ static bool take_set(void)
             return true;
         }
         if (error != -EADDRINUSE) {
-            log_error("cannot allocate an ephemeral RDMA CM port: %s", strerror(-error));
+            log_error(
+                "cannot allocate an ephemeral RDMA CM port, since no unix socket can be bound for it: %s",
+                strerror(-error));
             return false;
         }
     }
-    log_error("no free ephemeral RDMA CM port on this host (%u to %u, net.ipv4.ip_local_port_range)",
+    log_error("all ephemeral RDMA CM ports of this host are taken (%u to %u, net.ipv4.ip_local_port_range): "
+              "end processes that hold rdma_cm ids (softhca ps lists them), or widen the range",
               first_port, last_port);
     return false;
 }

@@ -20,12 +20,16 @@ static struct fault_request *copy_request(int file, char *why, size_t size)
     uint64_t length;
 
     if (file < 0 || memory_file_check(file, &length) != 0 || length < sizeof(*request)) {
-        snprintf(why, size, "the request has no file of faults");
+        snprintf(
+            why, size,
+            "the request came without its file of faults (a memfd sealed against shrinking and growing)");
         return NULL;
     }
     request = malloc(sizeof(*request));
     if (!request || pread(file, request, sizeof(*request), 0) != (ssize_t)sizeof(*request)) {
-        snprintf(why, size, "the request cannot be read");
+        snprintf(
+            why, size,
+            "the faults of the request cannot be read: out of memory, or the file was changed meanwhile");
         free(request);
         return NULL;
     }
@@ -34,8 +38,8 @@ static struct fault_request *copy_request(int file, char *why, size_t size)
     if (request->version == FAULT_REQUEST_VERSION)
         return request;
     snprintf(why, size,
-             "the process runs another release of SoftHCA: its fault requests have format %u, those of this "
-             "softhca %u",
+             "the process runs another release of SoftHCA: it takes fault requests of format %u, and this "
+             "softhca command sends format %u",
              FAULT_REQUEST_VERSION, request->version);
     free(request);
     return NULL;
@@ -60,14 +64,16 @@ int faults_requested(int file, char *why, size_t size)
         faults_clear();
         break;
     default:
-        snprintf(why, size,
-                 "the process runs another release of SoftHCA, which does not support this operation");
+        snprintf(
+            why, size,
+            "the process runs another release of SoftHCA, which does not know this kind of fault request");
         result = -EINVAL;
     }
     /* Without the answer, what was asked for is done all the same. */
     if (!result && pwrite(file, request->answer, strlen(request->answer) + 1,
                           offsetof(struct fault_request, answer)) < 0)
-        log_info("the answer to softhca fault cannot be written: %s", strerror(errno));
+        log_info("softhca fault: the request was executed, but its answer cannot be written: %s",
+                 strerror(errno));
     free(request);
     return result;
 }

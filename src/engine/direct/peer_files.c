@@ -33,9 +33,9 @@ static struct mapped_file *accept_file(int fd, const char *name, struct mapped_f
     if (!error)
         file = mapped_file_accept(fd, description, writable, false, &error);
     if (!file)
-        log_info("mapped memory: %s of the peer process is not a sealed memfd of the size that it publishes, "
-                 "and is not "
-                 "mapped: %s",
+        log_info("mapped memory: %s of the peer process is not mapped here (%s): it has to be a memfd, "
+                 "sealed against shrinking and growing, of the size that the peer publishes; ring and kernel "
+                 "copy are used (slower)",
                  name, strerror(-error));
     return file;
 }
@@ -49,7 +49,8 @@ static struct mapped_file *open_file(const char *path, struct mapped_file_descri
     int fd = memory_file_open(path, writable ? O_RDWR : O_RDONLY, &size);
 
     if (fd < 0) {
-        log_info("mapped memory: cannot open %s of the peer process (EBADF: no memfd; EPERM: not sealed): %s",
+        log_info("mapped memory: cannot open %s of the peer process: %s (EBADF: it is no memfd; EPERM: it is "
+                 "not sealed against shrinking and growing); ring and kernel copy are used (slower)",
                  path, strerror(-fd));
         return NULL;
     }

@@ -206,8 +206,8 @@ void async_raise(struct async_queue *queue, const struct ibv_async_event *event,
     }
     lock_release(&queue->queue.lock);
     if (dropped)
-        log_warn("asynchronous event %u (enum ibv_event_type) dropped: its object already has %d unread "
-                 "events (ibv_get_async_event)",
+        log_warn("asynchronous event dropped (enum ibv_event_type %u): its object already has %d events that "
+                 "the program has not read; it has to call ibv_get_async_event() more often",
                  type, ASYNC_PENDING_LIMIT);
 }
 
