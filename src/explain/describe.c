@@ -355,7 +355,70 @@ static void describe_provenance(const struct view *view, struct out *out, unsign
     out_end(out);
 }
 
-/* failed: in the paragraph of its error. */
+static void describe_pd(struct out *out, const struct object *object, struct words *words)
+{
+    out_number(out, "users", object->protection_domain.users);
+    words_add(words, ": used by %u object%s", (uint32_t)object->protection_domain.users,
+              object->protection_domain.users == 1 ? "" : "s");
+    if (object->pd != NO_OBJECT)
+        words_add(words, ", parent domain of PD %u", object->pd);
+    if (object->protection_domain.td != NO_OBJECT) {
+        out_number(out, "td", object->protection_domain.td);
+        words_add(words, ", TD %u", object->protection_domain.td);
+    }
+}
+
+/* What objects of one kind have. failed: in the paragraph of its error. */
+static void describe_kind(const struct view *view, struct out *out, unsigned level,
+                          const struct object *object, bool failed, struct words *words)
+{
+    switch (object->kind) {
+    case OBJECT_QP:
+        describe_qp(out, &object->qp, failed, words);
+        describe_events(view, out, "events", &object->qp.events, "event", words);
+        break;
+    case OBJECT_CQ:
+        describe_cq(view, out, level, &object->cq, words);
+        describe_events(view, out, "completion_events", &object->cq.events, "completion event", words);
+        describe_events(view, out, "events", &object->cq.async_events, "asynchronous event", words);
+        break;
+    case OBJECT_SRQ:
+        describe_srq(out, &object->srq, words);
+        describe_events(view, out, "events", &object->srq.events, "event", words);
+        break;
+    case OBJECT_PD:
+        describe_pd(out, object, words);
+        break;
+    case OBJECT_MR:
+    case OBJECT_MW:
+        describe_key(view, out, object, words);
+        break;
+    case OBJECT_CONTEXT:
+    case OBJECT_CHANNEL:
+    case OBJECT_AH:
+    case OBJECT_ATTACHMENT:
+    case OBJECT_TD:
+    case OBJECT_XRCD:
+    case OBJECT_DM:
+    case OBJECT_FLOW:
+    case OBJECT_COUNTERS:
+        describe_item(out, object, words);
+        break;
+    case OBJECT_WQ:
+        describe_wq(out, &object->wq, words);
+        describe_events(view, out, "events", &object->wq.events, "event", words);
+        break;
+    case OBJECT_CM_ID:
+        describe_id(out, &object->id, words);
+        describe_events(view, out, "events", &object->id.events, "event", words);
+        break;
+    case OBJECT_IND_TABLE:
+        out_number(out, "entries", object->ind_table.entries);
+        words_add(words, ": %u entries", object->ind_table.entries);
+        break;
+    }
+}
+
 static void describe(const struct view *view, struct out *out, const char *key, unsigned level,
                      const struct object *object, bool failed, unsigned stack_frames)
 {
@@ -377,59 +440,7 @@ static void describe(const struct view *view, struct out *out, const char *key, 
         out_number(out, "context", object->context);
     if (object->provenance.xrcd)
         out_number(out, "xrcd", object->provenance.xrcd - 1);
-    switch (object->kind) {
-    case OBJECT_QP:
-        describe_qp(out, &object->qp, failed, &words);
-        describe_events(view, out, "events", &object->qp.events, "event", &words);
-        break;
-    case OBJECT_CQ:
-        describe_cq(view, out, level, &object->cq, &words);
-        describe_events(view, out, "completion_events", &object->cq.events, "completion event", &words);
-        describe_events(view, out, "events", &object->cq.async_events, "asynchronous event", &words);
-        break;
-    case OBJECT_SRQ:
-        describe_srq(out, &object->srq, &words);
-        describe_events(view, out, "events", &object->srq.events, "event", &words);
-        break;
-    case OBJECT_PD:
-        out_number(out, "users", object->protection_domain.users);
-        words_add(&words, ": used by %u object%s", (uint32_t)object->protection_domain.users,
-                  object->protection_domain.users == 1 ? "" : "s");
-        if (object->pd != NO_OBJECT)
-            words_add(&words, ", parent domain of PD %u", object->pd);
-        if (object->protection_domain.td != NO_OBJECT) {
-            out_number(out, "td", object->protection_domain.td);
-            words_add(&words, ", TD %u", object->protection_domain.td);
-        }
-        break;
-    case OBJECT_MR:
-    case OBJECT_MW:
-        describe_key(view, out, object, &words);
-        break;
-    case OBJECT_CONTEXT:
-    case OBJECT_CHANNEL:
-    case OBJECT_AH:
-    case OBJECT_ATTACHMENT:
-    case OBJECT_TD:
-    case OBJECT_XRCD:
-    case OBJECT_DM:
-    case OBJECT_FLOW:
-    case OBJECT_COUNTERS:
-        describe_item(out, object, &words);
-        break;
-    case OBJECT_WQ:
-        describe_wq(out, &object->wq, &words);
-        describe_events(view, out, "events", &object->wq.events, "event", &words);
-        break;
-    case OBJECT_CM_ID:
-        describe_id(out, &object->id, &words);
-        describe_events(view, out, "events", &object->id.events, "event", &words);
-        break;
-    case OBJECT_IND_TABLE:
-        out_number(out, "entries", object->ind_table.entries);
-        words_add(&words, ": %u entries", object->ind_table.entries);
-        break;
-    }
+    describe_kind(view, out, level, object, failed, &words);
     if (object->destroying) {
         out_bool(out, "destroy_waits", object->provenance.destroying_ns != 0);
         words_add(&words, object->kind == OBJECT_CONTEXT     ? ", closed"

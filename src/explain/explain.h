@@ -33,6 +33,10 @@ bool explain_overrun(const struct view *view, struct out *out, uint32_t number);
 bool explain_fault(const struct view *view, struct out *out, uint32_t number);
 /* "went to ERR 0.4 s ago: ..."; false: it did not, and nothing is added. */
 bool words_add_fault(const struct view *view, struct words *words, const struct object *qp);
+/* fault.c: why a QP whose path is PATH_PORT_DOWN gets no answer. */
+void words_add_port_down(struct words *words);
+/* fault_keys.c: causes in a key or its memory. false: the cause is another one, and nothing is added. */
+bool words_add_key_reason(const struct view *view, struct words *words, const struct fault_record *fault);
 void words_add_access(struct words *words, uint64_t flags);
 /* injected.c: a fault of inject/plan.h has struck, or never did. */
 struct inject_strike;
@@ -48,8 +52,6 @@ void words_add_packet_length(struct words *words, const struct object *requester
                              const struct object *responder);
 uint32_t qp_mtu_bytes(const struct object *qp);
 /* limits.c: "3 tries of at least 4.2 ms (timeout 10, retry_cnt 2)" */
-/* Why a QP whose path is PATH_PORT_DOWN gets no answer. */
-void words_add_port_down(struct words *words);
 void words_add_tries(struct words *words, const struct qp_attributes *attributes);
 /* losses.c: objects that are left in a context that is being closed; NO_OBJECT: in all of them, at the end of
  * the process. */

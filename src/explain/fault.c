@@ -1,145 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* What sent a QP to ERR, in words: of the record that its owner has made, and of what the peer's process says of the same
  * request, where it can be looked at. */
-#include <string.h>
-
 #include "explain/explain.h"
 #include "explain/names.h"
 
 #define STACK_LINES 6u
 #define PRESENT_MS  100u /* what is told as it happens has no age */
-
-static const struct {
-    uint32_t flag;
-    const char *name;
-} access_names[] = {
-    {IBV_ACCESS_LOCAL_WRITE, "IBV_ACCESS_LOCAL_WRITE"},
-    {IBV_ACCESS_REMOTE_WRITE, "IBV_ACCESS_REMOTE_WRITE"},
-    {IBV_ACCESS_REMOTE_READ, "IBV_ACCESS_REMOTE_READ"},
-    {IBV_ACCESS_REMOTE_ATOMIC, "IBV_ACCESS_REMOTE_ATOMIC"},
-    {IBV_ACCESS_MW_BIND, "IBV_ACCESS_MW_BIND"},
-    {ACCESS_FLUSH_GLOBAL, "IBV_ACCESS_FLUSH_GLOBAL"},
-    {ACCESS_FLUSH_PERSISTENT, "IBV_ACCESS_FLUSH_PERSISTENT"},
-};
-
-void words_add_access(struct words *words, uint64_t flags)
-{
-    bool any = false;
-
-    for (unsigned i = 0; i < array_size(access_names); i++) {
-        if (!(flags & access_names[i].flag))
-            continue;
-        words_add(words, "%s%s", any ? " | " : "", access_names[i].name);
-        any = true;
-    }
-    if (!any)
-        words_add(words, "no access flags");
-}
-
-static void add_region(struct words *words, const struct fault_record *fault)
-{
-    if (fault->window)
-        words_add(words, "the MW with rkey 0x%08x", fault->region_rkey);
-    else
-        words_add(words, "the MR with lkey 0x%08x (%llu bytes at 0x%llx)", fault->region_lkey,
-                  (unsigned long long)fault->region_length, (unsigned long long)fault->region_address);
-}
-
-static void add_withdrawn(const struct view *view, struct words *words, const struct fault_record *fault)
-{
-    words_add(words, "the MR of this %s was deregistered",
-              fault->side == FAULT_OF_RESPONDER ? "rkey" : "lkey");
-    if (!fault->withdrawn_ns)
-        return;
-    words_add(words, " ");
-    words_add_age(words, view_age(view, fault->withdrawn_ns));
-    words_add(words, " by ");
-    words_add_thread(view, words, fault->withdrawn_by);
-}
-
-/* Causes of a key, which requesters, responders and receives have in common. false: it is none of them. */
-static bool add_key_reason(const struct view *view, struct words *words, const struct fault_record *fault)
-{
-    bool remote = fault->side == FAULT_OF_RESPONDER;
-    const char *name = remote ? "rkey" : "lkey";
-    unsigned long long value = fault->value;
-
-    switch (fault->cause) {
-    case FAULT_KEY_UNKNOWN:
-        words_add(words, "no MR%s has this %s", remote ? " or bound MW" : "", name);
-        return true;
-    case FAULT_KEY_IS_LKEY:
-        words_add(words, "that is the lkey of the MR of %llu bytes at 0x%llx, its rkey is 0x%08x",
-                  (unsigned long long)fault->region_length, (unsigned long long)fault->region_address,
-                  fault->region_rkey);
-        return true;
-    case FAULT_KEY_IS_RKEY:
-        words_add(words, "that is the rkey of the MR of %llu bytes at 0x%llx, its lkey is 0x%08x",
-                  (unsigned long long)fault->region_length, (unsigned long long)fault->region_address,
-                  fault->region_lkey);
-        return true;
-    case FAULT_KEY_SWAPPED:
-        words_add(words, "the %s is byte-swapped: 0x%08x is that of ", name, __builtin_bswap32(fault->key));
-        add_region(words, fault);
-        return true;
-    case FAULT_KEY_WITHDRAWN:
-        add_withdrawn(view, words, fault);
-        return true;
-    case FAULT_KEY_REPLACED:
-        words_add(
-            words,
-            "this %s is stale: its MR was deregistered, and its key slot (the upper 24 bits) is now that of ",
-            name);
-        add_region(words, fault);
-        return true;
-    case FAULT_WINDOW_UNBOUND:
-        words_add(words, "the MW of this rkey is not bound: it never was, or was invalidated");
-        return true;
-    case FAULT_WINDOW_REBOUND:
-        words_add(words, "the MW was bound again, its rkey is 0x%08x now", fault->region_rkey);
-        return true;
-    case FAULT_PD:
-        add_region(words, fault);
-        words_add(words, " belongs to PD %llu, but %s to PD %llu", value,
-                  remote ? "the responder's QP" : "the QP", (unsigned long long)fault->wanted);
-        return true;
-    case FAULT_ACCESS:
-        add_region(words, fault);
-        words_add(words, " lacks ");
-        words_add_access(words, fault->wanted);
-        words_add(words, ", it was %s with ", fault->window ? "bound" : "registered");
-        words_add_access(words, fault->region_access);
-        return true;
-    case FAULT_ADDRESS_SWAPPED:
-        words_add(words, "the address is byte-swapped: 0x%016llx is in ",
-                  (unsigned long long)__builtin_bswap64(fault->address));
-        add_region(words, fault);
-        return true;
-    case FAULT_ADDRESS_TRUNCATED:
-        words_add(words, "the address has lost its upper 32 bits: 0x%llx is in ", value);
-        add_region(words, fault);
-        return true;
-    case FAULT_RANGE_END:
-        words_add(words, "the range ends %llu byte%s past the end of ", value, value == 1 ? "" : "s");
-        add_region(words, fault);
-        return true;
-    case FAULT_RANGE_BEGIN:
-        words_add(words, "the range begins %llu byte%s before the start of ", value, value == 1 ? "" : "s");
-        add_region(words, fault);
-        return true;
-    case FAULT_RANGE_OUTSIDE:
-        words_add(words, "the range is outside ");
-        add_region(words, fault);
-        return true;
-    case FAULT_PAGES:
-        words_add(words, "the program has unmapped or write-protected memory of ");
-        add_region(words, fault);
-        words_add(words, " since its registration (munmap, mprotect)");
-        return true;
-    default:
-        return false;
-    }
-}
 
 /* --- the peer ------------------------------------------------------------------------------------------- */
 
@@ -412,6 +278,26 @@ static void add_short_receive(struct words *words, const struct object *qp, bool
         words_add(words, " for the %llu that came", came);
 }
 
+static const char *read_depth_reason(const struct object *qp)
+{
+    return qp->qp.attributes.max_rd_atomic ? "READs and atomics need RC or XRC"
+                                           : "max_rd_atomic of the QP is 0, so it cannot send a READ or an "
+                                             "atomic (an attribute of ibv_modify_qp to RTS)";
+}
+
+static void add_no_receive(const struct view *view, struct words *words, const struct object *qp)
+{
+    const struct fault_record *fault = &qp->qp.fault;
+
+    add_peer(words, &qp->qp);
+    words_add(words, " had no receive posted (RNR NAK), and rnr_retry is %llu",
+              (unsigned long long)fault->value);
+    if (fault->opcode == IBV_WR_RDMA_WRITE_WITH_IMM)
+        words_add(words, " (a WRITE with immediate takes a receive, as a SEND does)");
+    else if (qp_is_of_id(view, object_qpn(qp)))
+        words_add(words, " (rnr_retry_count of the peer's rdma_conn_param)");
+}
+
 static void add_length_reason(struct words *words, const struct object *qp)
 {
     unsigned long long value = qp->qp.fault.value, wanted = qp->qp.fault.wanted;
@@ -449,47 +335,60 @@ static const char *bind_reason(uint64_t why)
     return why < array_size(reasons) ? reasons[why] : "the bind was refused";
 }
 
-/* look: at the peer, too. */
-static void add_reason(const struct view *view, struct words *words, const struct object *qp, bool look)
+/* Why this QP refused a request, other than its memory. look: at the peer, too. */
+static bool add_refusal_reason(const struct view *view, struct words *words, const struct object *qp,
+                               bool look)
 {
     const struct fault_record *fault = &qp->qp.fault;
     unsigned long long value = fault->value, wanted = fault->wanted;
     struct object requester;
 
-    if (add_key_reason(view, words, fault))
-        return;
     switch (fault->cause) {
     case FAULT_QP_ACCESS:
         words_add(words, "qp_access_flags of QP 0x%06x lack ", object_qpn(qp));
         words_add_access(words, wanted);
-        return;
+        return true;
     case FAULT_ATOMIC_ALIGNMENT:
         words_add(words, "atomics need an address that is a multiple of 8");
-        return;
+        return true;
     case FAULT_TOO_MANY_READS:
         words_add_too_many_reads(words, look ? find_requester(view, qp, &requester) : NULL, qp);
-        return;
+        return true;
     case FAULT_RECEIVE_SHORT:
         add_short_receive(words, qp, look);
-        return;
+        return true;
     case FAULT_PACKET_LENGTH:
         words_add_packet_length(words, look ? find_requester(view, qp, &requester) : NULL, qp);
-        return;
+        return true;
     case FAULT_MESSAGE_SHORT:
         words_add(words, "the message has %llu bytes, but its first packet announced %llu", value, wanted);
-        return;
+        return true;
     case FAULT_SEQUENCE:
         words_add(words, "a packet does not continue the operation with which its message began");
-        return;
+        return true;
     case FAULT_OPCODE:
         words_add(words, "opcode 0x%02llx is not an RC opcode", value);
-        return;
+        return true;
     case FAULT_SRQ:
         words_add(words, "no SRQ has number %llu in the XRC domain of QP 0x%06x", value, object_qpn(qp));
-        return;
+        return true;
     case FAULT_INVALIDATE:
         words_add(words, "rkey 0x%08x names no bound type 2 MW of this PD", fault->key);
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* look: at the peer, too. */
+static void add_reason(const struct view *view, struct words *words, const struct object *qp, bool look)
+{
+    const struct fault_record *fault = &qp->qp.fault;
+    unsigned long long value = fault->value;
+
+    if (words_add_key_reason(view, words, fault) || add_refusal_reason(view, words, qp, look))
         return;
+    switch (fault->cause) {
     case FAULT_NAK:
         if (look)
             add_refusal(view, words, qp);
@@ -497,12 +396,7 @@ static void add_reason(const struct view *view, struct words *words, const struc
             words_add(words, "its peer refused a request with a NAK (%s)", name_nak(value));
         return;
     case FAULT_NO_RECEIVE:
-        add_peer(words, &qp->qp);
-        words_add(words, " had no receive posted (RNR NAK), and rnr_retry is %llu", value);
-        if (fault->opcode == IBV_WR_RDMA_WRITE_WITH_IMM)
-            words_add(words, " (a WRITE with immediate takes a receive, as a SEND does)");
-        else if (qp_is_of_id(view, object_qpn(qp)))
-            words_add(words, " (rnr_retry_count of the peer's rdma_conn_param)");
+        add_no_receive(view, words, qp);
         return;
     case FAULT_INJECTED:
         words_add(words, "an injected fault (softhca run --fault, softhca-fault(7))");
@@ -515,10 +409,7 @@ static void add_reason(const struct view *view, struct words *words, const struc
         add_response(view, words, qp);
         return;
     case FAULT_READ_DEPTH:
-        words_add(words, qp->qp.attributes.max_rd_atomic
-                             ? "READs and atomics need RC or XRC"
-                             : "max_rd_atomic of the QP is 0, so it cannot send a READ or an "
-                               "atomic (an attribute of ibv_modify_qp to RTS)");
+        words_add(words, "%s", read_depth_reason(qp));
         return;
     case FAULT_LENGTH:
         add_length_reason(words, qp);

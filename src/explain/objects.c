@@ -378,53 +378,51 @@ static void add_id(struct words *words, const struct object *object)
     }
 }
 
-struct label object_label(const struct view *view, const struct object *object)
+static void add_label(struct words *words, const struct object *object)
 {
-    char name[NAME_BYTES + 1], device[sizeof(object->item.device) + 1];
-    struct words words = {.length = 0};
-    struct label label;
+    char device[sizeof(object->item.device) + 1];
 
     switch (object->kind) {
     case OBJECT_QP:
-        words_add(&words, "QP 0x%06x", object_qpn(object));
+        words_add(words, "QP 0x%06x", object_qpn(object));
         break;
     case OBJECT_MR:
-        words_add(&words, "MR of %llu bytes with lkey 0x%08x", (unsigned long long)object->key.length,
+        words_add(words, "MR of %llu bytes with lkey 0x%08x", (unsigned long long)object->key.length,
                   object->key.lkey);
         break;
     case OBJECT_MW:
-        words_add(&words, "MW with rkey 0x%08x", object->key.rkey);
+        words_add(words, "MW with rkey 0x%08x", object->key.rkey);
         break;
     case OBJECT_CONTEXT:
         printable(device, object->item.device, sizeof(object->item.device));
-        words_add(&words, "context %u of %s", object->number, device[0] ? device : "a device");
+        words_add(words, "context %u of %s", object->number, device[0] ? device : "a device");
         break;
     case OBJECT_AH:
-        words_add(&words, "AH to ");
-        words_add_gid(&words, object->item.gid);
+        words_add(words, "AH to ");
+        words_add_gid(words, object->item.gid);
         break;
     case OBJECT_ATTACHMENT:
-        words_add(&words, "multicast group ");
-        words_add_gid(&words, object->item.gid);
+        words_add(words, "multicast group ");
+        words_add_gid(words, object->item.gid);
         break;
     case OBJECT_WQ:
-        words_add(&words, "WQ 0x%06x", object->wq.wqn);
+        words_add(words, "WQ 0x%06x", object->wq.wqn);
         break;
     case OBJECT_CM_ID:
-        add_id(&words, object);
+        add_id(words, object);
         break;
     case OBJECT_PD:
-        words_add(&words, "%s %u",
+        words_add(words, "%s %u",
                   object->protection_domain.imported ? "imported PD"
                   : object->pd == NO_OBJECT          ? "PD"
                                                      : "parent domain",
                   object->number);
         break;
     case OBJECT_DM:
-        words_add(&words, "DM %u of %llu bytes", object->number, (unsigned long long)object->item.length);
+        words_add(words, "DM %u of %llu bytes", object->number, (unsigned long long)object->item.length);
         break;
     case OBJECT_COUNTERS:
-        words_add(&words, "counters %u", object->number);
+        words_add(words, "counters %u", object->number);
         break;
     case OBJECT_CQ:
     case OBJECT_CHANNEL:
@@ -433,9 +431,18 @@ struct label object_label(const struct view *view, const struct object *object)
     case OBJECT_TD:
     case OBJECT_XRCD:
     case OBJECT_FLOW:
-        words_add(&words, "%s %u", object_kind_name(object->kind, 1), object->number);
+        words_add(words, "%s %u", object_kind_name(object->kind, 1), object->number);
         break;
     }
+}
+
+struct label object_label(const struct view *view, const struct object *object)
+{
+    char name[NAME_BYTES + 1];
+    struct words words = {.length = 0};
+    struct label label;
+
+    add_label(&words, object);
     printable(name, object->provenance.name, NAME_BYTES);
     if (name[0])
         words_add(&words, " \"%s\"", name);
