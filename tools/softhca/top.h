@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* softhca top: rows (top_rows.c), and what is seen of them (top_view.c). */
+/* softhca top: rows (top_rows.c), what is seen of them (top_view.c), and the screen (top_draw.c). */
 #ifndef SOFTHCA_TOP_H
 #define SOFTHCA_TOP_H
 
