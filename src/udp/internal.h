@@ -218,4 +218,10 @@ void port_wake(void);
 /* Is the peer certainly of the same user? false also where user namespaces hide the uid (base/user.h). */
 bool port_is_own_user(const struct ucred *peer);
 
+/* datagram_header.c: destination, and the control messages that its path and segments need; header has room for them.
+ * usual: the socket's own source address and hop limit suit the path. */
+void datagram_to_ipv4(struct msghdr *header, const struct udp_path *path, bool usual);
+void datagram_to_ipv6(struct msghdr *header, const struct udp_path *path);
+void datagram_segment(struct msghdr *header, uint16_t segment);
+
 #endif

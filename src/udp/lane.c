@@ -35,7 +35,6 @@
 /* CNP: 16 reserved bytes after the BTH (IBA annex A17.9.3). */
 #define NOTIFICATION_LENGTH (BTH_LENGTH + 16u + ICRC_LENGTH)
 #define BTH_BECN            0x40
-#define FLOW_LABEL          0xfffffu
 
 /* One datagram: packets of the same size, except that the last may be smaller. */
 struct message {
@@ -146,23 +145,6 @@ static struct lane_socket *socket_to(struct udp_lane *lane, const struct udp_pat
 
 /* --- sending what is staged ---------------------------------------------------------------------- */
 
-static void add_control(struct msghdr *header, int level, int type, const void *data, size_t length)
-{
-    struct cmsghdr *message =
-        (struct cmsghdr *)(void *)((char *)header->msg_control + header->msg_controllen);
-
-    message->cmsg_level = level;
-    message->cmsg_type = type;
-    message->cmsg_len = CMSG_LEN(length);
-    memcpy(CMSG_DATA(message), data, length);
-    header->msg_controllen += CMSG_SPACE(length);
-}
-
-static void add_control_int(struct msghdr *header, int level, int type, int value)
-{
-    add_control(header, level, type, &value, sizeof(value));
-}
-
 /* Do the socket's own source address and hop limit suit the path? */
 static bool is_usual(const struct lane_socket *sock, const struct udp_path *path)
 {
@@ -170,54 +152,10 @@ static bool is_usual(const struct lane_socket *sock, const struct udp_path *path
            memcmp(path->source, sock->usual.source, sizeof(path->source)) == 0;
 }
 
-static void address_ipv4(struct msghdr *header, const struct udp_path *path, bool usual)
-{
-    struct sockaddr_in *name = header->msg_name;
-    struct in_pktinfo info = {.ipi_ifindex = (int)path->ifindex};
-
-    *name = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(ROCE_UDP_PORT)};
-    memcpy(&name->sin_addr, path->destination + 12, 4);
-    header->msg_namelen = sizeof(*name);
-    memcpy(&info.ipi_spec_dst, path->source + 12, 4);
-    if (!usual) {
-        add_control(header, IPPROTO_IP, IP_PKTINFO, &info, sizeof(info));
-        add_control_int(header, IPPROTO_IP, IP_TTL, path->hop_limit);
-    }
-    if (path->traffic_class)
-        add_control_int(header, IPPROTO_IP, IP_TOS, path->traffic_class);
-}
-
-static void address_ipv6(struct msghdr *header, const struct udp_path *path)
-{
-    struct sockaddr_in6 *name = header->msg_name;
-    struct in6_pktinfo info = {.ipi6_ifindex = path->ifindex};
-
-    *name = (struct sockaddr_in6){
-        .sin6_family = AF_INET6,
-        .sin6_port = htons(ROCE_UDP_PORT),
-        .sin6_flowinfo = htonl(path->flow_label & FLOW_LABEL),
-        .sin6_scope_id = path->ifindex,
-    };
-    memcpy(&name->sin6_addr, path->destination, 16);
-    header->msg_namelen = sizeof(*name);
-    memcpy(&info.ipi6_addr, path->source, 16);
-    add_control(header, IPPROTO_IPV6, IPV6_PKTINFO, &info, sizeof(info));
-    add_control_int(header, IPPROTO_IPV6, IPV6_HOPLIMIT, path->hop_limit);
-    if (path->traffic_class)
-        add_control_int(header, IPPROTO_IPV6, IPV6_TCLASS, path->traffic_class);
-}
-
 static bool is_default_segment(const struct lane_socket *sock, const struct message *message)
 {
     return message->segments > 1 ? message->segment == sock->default_segment
                                  : !sock->default_segment || message->length <= sock->default_segment;
-}
-
-static void add_segment(struct msghdr *header, const struct message *message)
-{
-    uint16_t segment = message->segments > 1 ? message->segment : 0;
-
-    add_control(header, IPPROTO_UDP, UDP_SEGMENT, &segment, sizeof(segment));
 }
 
 static void prepare_header(struct udp_lane *lane, unsigned index, bool is_ipv4)
@@ -235,11 +173,11 @@ static void prepare_header(struct udp_lane *lane, unsigned index, bool is_ipv4)
         .msg_control = buffers->control[index],
     };
     if (is_ipv4)
-        address_ipv4(header, &message->path, is_usual(sock, &message->path));
+        datagram_to_ipv4(header, &message->path, is_usual(sock, &message->path));
     else
-        address_ipv6(header, &message->path);
+        datagram_to_ipv6(header, &message->path);
     if (!is_default_segment(sock, message))
-        add_segment(header, message);
+        datagram_segment(header, message->segments > 1 ? message->segment : 0);
 }
 
 /* Prepares the messages from `first` on that use the same socket, and returns how many. */
