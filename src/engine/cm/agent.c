@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/sys.h"
 #include "engine/cm/agent_events.h"
+#include "engine/cm/agent_ids.h"
 #include "engine/cm/connection_faults.h"
 #include "engine/cm/gsi.h"
 #include "engine/cm/id_record.h"
@@ -34,31 +35,16 @@ struct premature {
     uint8_t mad[MAD_LENGTH];
 };
 
-struct cm_agent_id {
-    struct cm_id id;
-    void *context; /* of the upcalls */
-    bool closed;
-    bool unanswered;         /* the id of a request that is not accepted yet: no events to the owner */
-    struct service *service; /* in whose backlog the request counts; NULL: none */
-    struct list request;     /* in service->requests */
-    struct connection_faults faults;
-};
-
 /* Guards the state machine, ids and services. Below the receive locks of lanes; above the locks of timers, names and
  * gsi.c. */
 static struct lock cm_lock = LOCK_INIT;
-static struct cm cm;
+struct cm agent_cm;  /* cm_lock */
 static bool ready;   /* `cm` is initialized: it responds to MADs, also in processes without librdmacm.so.1 */
 static bool started; /* call_start() has succeeded: `cm` has a QPN block for comm ids, and `owner` is set */
 static uint16_t first_block;
-static const struct cm_agent_owner *owner;
+const struct cm_agent_owner *agent_owner;
 /* Result of port_request() for receive(): the service that does not listen yet; NULL: another result. */
 static struct service *too_early_for;
-
-static struct cm_agent_id *agent_id_of(const struct cm_id *id)
-{
-    return container_of(id, struct cm_agent_id, id);
-}
 
 /* --- ports of the state machine; cm_lock held ----------------------------------------------------------- */
 
@@ -69,7 +55,7 @@ static void port_send(struct cm *machine, const struct cm_path *to, const struct
         gsi_post(to, mad);
 }
 
-static void leave_backlog(struct cm_agent_id *agent_id)
+void agent_id_leave_backlog(struct cm_agent_id *agent_id)
 {
     if (!agent_id->service)
         return;
@@ -104,7 +90,7 @@ static int port_request(struct cm *machine, const struct cm_request *request, st
     agent_id = calloc(1, sizeof(*agent_id));
     if (!agent_id)
         return -EAGAIN;
-    error = owner->request(service->listener, agent_id, request, &agent_id->context);
+    error = agent_owner->request(service->listener, agent_id, request, &agent_id->context);
     if (error) {
         free(agent_id);
         return error;
@@ -125,7 +111,7 @@ static void port_event(struct cm *machine, struct cm_id *id, const struct cm_eve
     if (event->type == CM_EVENT_ESTABLISHED)
         connection_faults_established(&agent_id->faults);
     if (!agent_id->closed && !agent_id->unanswered)
-        owner->event(agent_id->context, event);
+        agent_owner->event(agent_id->context, event);
 }
 
 static void port_released(struct cm *machine, struct cm_id *id)
@@ -154,7 +140,7 @@ static const struct cm_ports machine_ports = {
 static int cancellation_before;
 
 /* Takes cm_lock. The thread may be the program's, and must not be cancelled while it holds the lock. */
-static void enter(void)
+void agent_enter(void)
 {
     int before;
 
@@ -164,12 +150,12 @@ static void enter(void)
 }
 
 /* Releases cm_lock, then sends the MADs that the state machine has queued: sending may call cm_agent_receive(). */
-static void leave(void)
+void agent_leave(void)
 {
     int before = cancellation_before;
 
     if (ready)
-        timers_set_late(LATE_CM_AGENT, min_of(cm_next(&cm), connection_faults_next()));
+        timers_set_late(LATE_CM_AGENT, min_of(cm_next(&agent_cm), connection_faults_next()));
     lock_release(&cm_lock);
     gsi_flush();
     pthread_setcancelstate(before, NULL);
@@ -178,17 +164,17 @@ static void leave(void)
 static void make_ready(void)
 {
     if (!ready)
-        cm_init(&cm, &machine_ports);
+        cm_init(&agent_cm, &machine_ports);
     ready = true;
 }
 
 /* The state machine has no free comm id (-ENOSPC): gives it another QPN block. */
-static int grant_block(void)
+int agent_grant_block(void)
 {
     uint32_t block;
     int error = local_block_take(&block);
 
-    return error ? error : cm_grant_block(&cm, (uint16_t)block);
+    return error ? error : cm_grant_block(&agent_cm, (uint16_t)block);
 }
 
 /* Keeps a request that came before its service listens. Other results of cm_receive() are in the state machine's
@@ -198,8 +184,8 @@ static void receive(const struct cm_path *from, const uint8_t mad[MAD_LENGTH])
     struct premature *premature;
 
     too_early_for = NULL;
-    if (cm_receive(&cm, from, mad, MAD_LENGTH, sys_now()) == -ENOSPC && !grant_block())
-        cm_receive(&cm, from, mad, MAD_LENGTH, sys_now());
+    if (cm_receive(&agent_cm, from, mad, MAD_LENGTH, sys_now()) == -ENOSPC && !agent_grant_block())
+        cm_receive(&agent_cm, from, mad, MAD_LENGTH, sys_now());
     if (!too_early_for || too_early_for->premature_count == PREMATURE_MAX)
         return;
     premature = malloc(sizeof(*premature));
@@ -246,35 +232,35 @@ void cm_agent_receive(const struct cm_path *from, const uint8_t mad[MAD_LENGTH])
     for (int i = 0; i < 8; i++)
         number = number << 8 | guid[i];
     path.local_guid = number;
-    enter();
+    agent_enter();
     make_ready();
     receive(&path, mad);
-    leave();
+    agent_leave();
 }
 
 void cm_agent_due(void)
 {
-    enter();
+    agent_enter();
     if (ready) {
-        connection_faults_due(&cm, sys_now());
-        cm_run(&cm, sys_now());
+        connection_faults_due(&agent_cm, sys_now());
+        cm_run(&agent_cm, sys_now());
     }
-    leave();
+    agent_leave();
 }
 
 void cm_agent_peer_gone(uint64_t serial)
 {
-    enter();
+    agent_enter();
     if (ready)
-        cm_peer_gone(&cm, serial, sys_now());
-    leave();
+        cm_peer_gone(&agent_cm, serial, sys_now());
+    agent_leave();
 }
 
 void cm_agent_disconnect_qp(uint32_t qpn)
 {
-    enter();
-    connection_faults_disconnect(&cm, qpn, sys_now());
-    leave();
+    agent_enter();
+    connection_faults_disconnect(&agent_cm, qpn, sys_now());
+    agent_leave();
 }
 
 void cm_agent_after_fork_in_child(void)
@@ -297,7 +283,7 @@ static int start_locked(void)
         return error;
     make_ready();
     first_block = (uint16_t)(qpn / LOCAL_BLOCK_QPNS);
-    return cm_grant_block(&cm, first_block);
+    return cm_grant_block(&agent_cm, first_block);
 }
 
 static bool is_loopback(const uint8_t gid[16])
@@ -314,7 +300,7 @@ static bool is_for_network(const struct service_address *address)
 }
 
 /* Has responses from the network forwarded to this process, if the destination is on another host. */
-static void open_network_to(const uint8_t gid[16])
+void agent_open_network_to(const uint8_t gid[16])
 {
     uint32_t ifindex;
 
@@ -332,13 +318,13 @@ static int call_start(const struct cm_agent_owner *new_owner)
         error = helper_start();
     if (error)
         return error;
-    enter();
-    owner = new_owner;
+    agent_enter();
+    agent_owner = new_owner;
     if (!started) {
         error = start_locked();
         started = !error;
     }
-    leave();
+    agent_leave();
     return error;
 }
 
@@ -352,9 +338,9 @@ static int call_service_reserve(const struct service_address *address, bool shar
 {
     int error;
 
-    enter();
+    agent_enter();
     error = services_reserve(address, shared, ret_service);
-    leave();
+    agent_leave();
     return error;
 }
 
@@ -364,13 +350,13 @@ static void call_service_release(struct service *service)
 
     if (!service)
         return;
-    enter();
+    agent_enter();
     list_for_each_safe (node, following, &service->requests)
-        leave_backlog(list_entry(node, struct cm_agent_id, request));
+        agent_id_leave_backlog(list_entry(node, struct cm_agent_id, request));
     take_premature(service, &premature);
     services_release(service);
     receive_premature(&premature);
-    leave();
+    agent_leave();
 }
 
 static int call_service_listen(struct service *service, void *listener, unsigned backlog)
@@ -379,14 +365,14 @@ static int call_service_listen(struct service *service, void *listener, unsigned
     bool for_network;
     int error;
 
-    enter();
+    agent_enter();
     for_network = is_for_network(&service->address);
     error = services_listen(service, listener, backlog);
     if (!error) {
         take_premature(service, &premature);
         receive_premature(&premature);
     }
-    leave();
+    agent_leave();
     if (!error && for_network)
         network_open_for_mads(first_block);
     return error;
@@ -394,9 +380,9 @@ static int call_service_listen(struct service *service, void *listener, unsigned
 
 static void call_request_taken(struct cm_agent_id *agent_id)
 {
-    enter();
-    leave_backlog(agent_id);
-    leave();
+    agent_enter();
+    agent_id_leave_backlog(agent_id);
+    agent_leave();
 }
 
 static void call_keep_open(struct ibv_context *verbs)
@@ -413,197 +399,27 @@ static uint16_t call_port_take(void)
 {
     uint16_t port;
 
-    enter();
+    agent_enter();
     port = services_port_take();
-    leave();
+    agent_leave();
     return port;
 }
 
 static void call_port_return(uint16_t port)
 {
-    enter();
+    agent_enter();
     services_port_return(port);
-    leave();
+    agent_leave();
 }
 
 static uint16_t call_port_propose(void)
 {
     uint16_t port;
 
-    enter();
+    agent_enter();
     port = services_port_propose();
-    leave();
+    agent_leave();
     return port;
-}
-
-/* --- calls of librdmacm.so.1: ids ------------------------------------------------------------------------- */
-
-static struct cm_agent_id *call_create(void *context)
-{
-    struct cm_agent_id *agent_id = calloc(1, sizeof(*agent_id));
-
-    if (!agent_id)
-        return NULL;
-    agent_id->context = context;
-    list_init(&agent_id->request);
-    connection_faults_init(&agent_id->faults, &agent_id->id);
-    cm_id_init(&agent_id->id);
-    return agent_id;
-}
-
-static void call_close(struct cm_agent_id *agent_id)
-{
-    if (!agent_id)
-        return;
-    enter();
-    leave_backlog(agent_id);
-    connection_faults_leave(&agent_id->faults);
-    agent_id->closed = true;
-    cm_close(&cm, &agent_id->id, sys_now());
-    leave();
-}
-
-/* As a peer's CM rejects a request, of which its program knows nothing. cm_lock held. */
-static bool is_rejected(const struct cm_agent_id *agent_id)
-{
-    const struct inject_rule *rule = faults_meet_cm(INJECT_REJECTED, INJECT_ACTIVE);
-
-    if (!rule)
-        return false;
-    owner->event(agent_id->context,
-                 &(struct cm_event){.type = CM_EVENT_REJECTED, .status = (int)rule->value});
-    return true;
-}
-
-static int call_connect(struct cm_agent_id *agent_id, const struct cm_connect *connect)
-{
-    int error;
-
-    open_network_to(connect->path.remote_gid);
-    enter();
-    if (is_rejected(agent_id)) {
-        leave();
-        return 0;
-    }
-    agent_id->faults.unheard = faults_meet_cm(INJECT_UNREACHABLE, INJECT_ACTIVE) != NULL;
-    connection_faults_begin(&agent_id->faults, connect->qpn);
-    error = cm_connect(&cm, &agent_id->id, connect, sys_now());
-    if (error == -ENOSPC && !grant_block())
-        error = cm_connect(&cm, &agent_id->id, connect, sys_now());
-    leave();
-    return error;
-}
-
-static int call_accept(struct cm_agent_id *agent_id, const struct cm_accept *accept)
-{
-    int error;
-
-    enter();
-    connection_faults_begin(&agent_id->faults, accept->qpn);
-    error = cm_accept(&cm, &agent_id->id, accept, sys_now());
-    if (error == -ENOSPC && !grant_block())
-        error = cm_accept(&cm, &agent_id->id, accept, sys_now());
-    if (!error)
-        agent_id->unanswered = false; /* before the lock is released: the next event is not lost */
-    leave();
-    return error;
-}
-
-static int call_establish(struct cm_agent_id *agent_id)
-{
-    int error;
-
-    enter();
-    error = cm_establish(&cm, &agent_id->id, sys_now());
-    if (!error)
-        connection_faults_established(&agent_id->faults);
-    leave();
-    return error;
-}
-
-static int call_established(struct cm_agent_id *agent_id)
-{
-    int error;
-
-    enter();
-    error = cm_communication_established(&cm, &agent_id->id, sys_now());
-    leave();
-    return error;
-}
-
-static int call_reject(struct cm_agent_id *agent_id, enum cm_reason reason, const void *private_data,
-                       size_t private_length)
-{
-    int error;
-
-    enter();
-    error = cm_reject(&cm, &agent_id->id, reason, private_data, private_length, sys_now());
-    leave();
-    return error;
-}
-
-static int call_disconnect(struct cm_agent_id *agent_id)
-{
-    int error;
-
-    enter();
-    error = cm_disconnect(&cm, &agent_id->id, sys_now());
-    leave();
-    return error;
-}
-
-static int call_resolve(struct cm_agent_id *agent_id, const struct cm_resolve *resolve)
-{
-    int error;
-
-    open_network_to(resolve->path.remote_gid);
-    enter();
-    agent_id->faults.unheard = faults_meet_cm(INJECT_UNREACHABLE, INJECT_ACTIVE) != NULL;
-    error = cm_resolve(&cm, &agent_id->id, resolve, sys_now());
-    if (error == -ENOSPC && !grant_block())
-        error = cm_resolve(&cm, &agent_id->id, resolve, sys_now());
-    leave();
-    return error;
-}
-
-static int call_resolve_accept(struct cm_agent_id *agent_id, uint32_t qpn, uint32_t qkey,
-                               const void *private_data, size_t private_length)
-{
-    int error;
-
-    enter();
-    error = cm_resolve_accept(&cm, &agent_id->id, qpn, qkey, private_data, private_length, sys_now());
-    leave();
-    return error;
-}
-
-static int call_resolve_reject(struct cm_agent_id *agent_id, enum cm_sidr_status status,
-                               const void *private_data, size_t private_length)
-{
-    int error;
-
-    enter();
-    error = cm_resolve_reject(&cm, &agent_id->id, status, private_data, private_length, sys_now());
-    leave();
-    return error;
-}
-
-static int call_qp_attributes(struct cm_agent_id *agent_id, struct cm_qp_attributes *ret_attributes)
-{
-    int error;
-
-    enter();
-    error = cm_qp_attributes(&agent_id->id, ret_attributes);
-    leave();
-    return error;
-}
-
-static int call_injected(bool route)
-{
-    const struct inject_rule *rule =
-        faults_meet_cm(route ? INJECT_ROUTE_ERROR : INJECT_ADDR_ERROR, INJECT_ACTIVE);
-
-    return rule ? -rule->error : 0;
 }
 
 /* --- the table ------------------------------------------------------------------------------------------ */
@@ -631,17 +447,17 @@ const struct cm_agent_calls cm_agent_calls = {
     .misused = id_record_misused,
     .refused = explainer_refused,
     .announce_multicast = engine_announce_multicast,
-    .create = call_create,
-    .close = call_close,
-    .connect = call_connect,
-    .accept = call_accept,
-    .establish = call_establish,
-    .established = call_established,
-    .reject = call_reject,
-    .disconnect = call_disconnect,
-    .resolve = call_resolve,
-    .resolve_accept = call_resolve_accept,
-    .resolve_reject = call_resolve_reject,
-    .qp_attributes = call_qp_attributes,
-    .injected = call_injected,
+    .create = agent_id_create,
+    .close = agent_id_close,
+    .connect = agent_id_connect,
+    .accept = agent_id_accept,
+    .establish = agent_id_establish,
+    .established = agent_id_established,
+    .reject = agent_id_reject,
+    .disconnect = agent_id_disconnect,
+    .resolve = agent_id_resolve,
+    .resolve_accept = agent_id_resolve_accept,
+    .resolve_reject = agent_id_resolve_reject,
+    .qp_attributes = agent_id_qp_attributes,
+    .injected = agent_id_injected,
 };

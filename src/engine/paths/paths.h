@@ -39,6 +39,19 @@ void route_kick(struct qp *qp, struct lane *lane);
 void route_note_direct(struct qp *qp);
 /* The kernel refuses to copy from and to the peer: WRITEs and READs go as packets from now on. QP lock held. */
 void route_note_refused(struct qp *qp);
+/* Where packets of a connected QP go; NULL: not known, or gone. QP lock held. */
+void route_set_lane(struct qp *qp, struct lane *lane);
+struct lane *route_connection_lane(struct link *link, uint32_t qpn, uint32_t dest_qpn);
+/* For explanations: where the peer of a connected QP is. QP lock held. */
+void route_publish_path(struct qp *qp, enum path_kind kind, const struct link *link);
+
+/* --- route_connect.c: a QP finds its peer, and leaves it --------------------------------------------------- */
+
+/* qp_ports. */
+void route_take_arrived(uint32_t qpn, uint32_t dest_qpn, bool by_lane, bool by_network);
+void route_connect(struct qp *qp);
+void route_disconnect(struct qp *qp);
+void route_forget(struct qp *qp);
 /* The QP's port is down, and up again (port_down.c): the lanes do not lead to the peer. QP lock held. */
 void route_cut_off(struct qp *qp);
 void route_bring_back(struct qp *qp);
