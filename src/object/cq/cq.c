@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Completion queues: creating and destroying, resizing, notification, and the producers' side (verbs.md §5).
- * The consumers' side is cq_poll.c. */
+/* Completion queues: creating and destroying, notification, and the producers' side (verbs.md §5). The consumers' side is
+ * cq_poll.c, the ring's memory cq_ring.c. */
 #include "object/cq/cq.h"
 
 #include <errno.h>
@@ -13,6 +13,7 @@
 #include "base/refusal.h"
 #include "base/sys.h"
 #include "base/thread.h"
+#include "object/cq/cq_ring.h"
 #include "object/destroyed.h"
 #include "object/ports.h"
 #include "segment/provenance.h"
@@ -29,14 +30,6 @@ _Atomic uint32_t cq_armed_count;
 
 /* --- creating and destroying ---------------------------------------------------------------------------- */
 
-/* The smallest power of two greater than cqe. ibv_cq.cqe is 2^n - 1, as with hardware providers. */
-static uint32_t slots_for(uint32_t cqe)
-{
-    return 1u << (32 - __builtin_clz(cqe));
-}
-
-_Static_assert((LIMIT_CQE & (LIMIT_CQE + 1)) == 0, "the largest capacity is one less than a power of two");
-
 static int check_attributes(const struct cq_attributes *attributes)
 {
     if (attributes->cqe < 1 || attributes->cqe > LIMIT_CQE)
@@ -48,23 +41,6 @@ static int check_attributes(const struct cq_attributes *attributes)
     if (attributes->flags & ~(uint32_t)FLAGS_SUPPORTED)
         return refuse_bits(-EOPNOTSUPP, "flags", BITS_PLAIN, attributes->flags, FLAGS_SUPPORTED);
     return 0;
-}
-
-static int allocate_ring(struct pd *parent, uint32_t slots, struct queue_memory *ret_memory)
-{
-    return queue_memory_take(parent, QUEUE_COMPLETION, (size_t)slots * sizeof(struct cqe), ret_memory);
-}
-
-/* lock and poll_lock held, or the CQ is not published yet. */
-static void install_ring(struct cq *cq, const struct queue_memory *memory, uint32_t slots)
-{
-    cq->memory = *memory;
-    cq->ring = (struct cqe *)memory->at;
-    cq->mask = slots - 1;
-    cq->capacity = slots - 1;
-    cq->ibv.cqe = (int)cq->capacity;
-    cq->record->ring_offset = memory->offset;
-    cq->record->capacity = cq->capacity;
 }
 
 static void publish(struct cq *cq, const struct context *context)
@@ -120,13 +96,13 @@ int cq_create(struct context *context, const struct cq_attributes *attributes, s
         error = refuse_count("CQs", LIMIT_CQ);
         goto free_cq;
     }
-    slots = slots_for(attributes->cqe);
+    slots = cq_ring_slots(attributes->cqe);
     if (attributes->parent) {
         error = pd_use(attributes->parent, "ibv_create_cq_ex");
         if (error)
             goto return_number;
     }
-    error = allocate_ring(attributes->parent, slots, &memory);
+    error = cq_ring_allocate(attributes->parent, slots, &memory);
     if (error)
         goto unuse_parent;
     if (attributes->channel) {
@@ -135,7 +111,7 @@ int cq_create(struct context *context, const struct cq_attributes *attributes, s
             goto release_ring;
     }
     fill(cq, context, attributes);
-    install_ring(cq, &memory, slots);
+    cq_ring_install(cq, &memory, slots);
     publish(cq, context);
     if (cq->channel)
         channel_allocate_bit(cq->channel, cq);
@@ -263,98 +239,6 @@ void cq_ack_events(struct cq *cq, unsigned count)
                     count);
 }
 
-/* --- size ----------------------------------------------------------------------------------------------- */
-
-/* Removes purged completions from the ring. The others move towards the newest, so that both counters only
- * grow. Lock held, and no consumer accesses the ring. */
-static void compact(struct cq *cq)
-{
-    uint32_t produced = atomic_load_explicit(&cq->record->produced, memory_order_relaxed);
-    uint32_t consumed = atomic_load_explicit(&cq->record->consumed, memory_order_relaxed);
-    uint32_t to = produced;
-
-    for (uint32_t from = produced; from != consumed;) {
-        const struct cqe *cqe = &cq->ring[--from & cq->mask];
-
-        if (cqe->kind == CQE_PURGED)
-            continue;
-        to--;
-        if (to != from)
-            cq->ring[to & cq->mask] = *cqe;
-    }
-    atomic_store_explicit(&cq->purged, false, memory_order_relaxed);
-    cq->consumed_seen = to;
-    atomic_store_explicit(&cq->record->consumed, to, memory_order_release);
-}
-
-/* Lock held. poll_lock is above it, so it can only be tried. False: a consumer accesses the ring now, and
- * skips purged completions by itself; the ring may be compacted later. */
-static bool try_compact(struct cq *cq)
-{
-    bool away;
-
-    if (lock_try(&cq->poll_lock)) {
-        compact(cq);
-        lock_release(&cq->poll_lock);
-        return true;
-    }
-    lock_acquire(&cq->ring_lock);
-    away = cq->away;
-    if (away)
-        compact(cq);
-    lock_release(&cq->ring_lock);
-    return away;
-}
-
-void cq_stay_away(struct cq *cq, bool away)
-{
-    lock_acquire(&cq->ring_lock);
-    cq->away = away;
-    lock_release(&cq->ring_lock);
-}
-
-int cq_resize(struct cq *cq, uint32_t cqe)
-{
-    struct queue_memory memory, old;
-    uint32_t slots, produced, unpolled;
-    int error;
-
-    if (context_is_inherited(cq->context))
-        return destroyed_refuse(DESTROYED_CQ, cq, "ibv_resize_cq");
-    if (cqe < 1 || cqe > LIMIT_CQE)
-        return refused_of(refuse_range("cqe", cqe, 1, LIMIT_CQE), OBJECT_CQ, cq->number);
-    slots = slots_for(cqe);
-    error = allocate_ring(cq->parent, slots, &memory);
-    if (error)
-        return error;
-
-    cq_poll_enter(cq);
-    /* A producer that holds `lock` and needs space can compact the ring while this thread waits for `lock`. */
-    cq_stay_away(cq, true);
-    lock_acquire(&cq->lock);
-    compact(cq);
-    old = cq->memory;
-    produced = atomic_load_explicit(&cq->record->produced, memory_order_relaxed);
-    unpolled = produced - atomic_load_explicit(&cq->record->consumed, memory_order_relaxed);
-    if (unpolled > cqe) {
-        error = refused_of(
-            refuse_range("cqe (less than there are unpolled completions)", cqe, unpolled, LIMIT_CQE),
-            OBJECT_CQ, cq->number);
-    } else {
-        struct cqe *ring = (struct cqe *)memory.at;
-
-        for (uint32_t i = produced - unpolled; i != produced; i++)
-            ring[i & (slots - 1)] = cq->ring[i & cq->mask];
-        install_ring(cq, &memory, slots);
-    }
-    lock_release(&cq->lock);
-    cq_stay_away(cq, false);
-    lock_release(&cq->poll_lock);
-
-    queue_memory_give(cq->parent, QUEUE_COMPLETION, error ? &memory : &old);
-    return error;
-}
-
 /* --- notification --------------------------------------------------------------------------------------- */
 
 static void fire(struct cq *cq)
@@ -462,7 +346,7 @@ static bool cold_path make_space(struct cq *cq, uint32_t produced)
             return true;
         if (!atomic_load_explicit(&cq->purged, memory_order_relaxed))
             return false;
-        if (!try_compact(cq))
+        if (!cq_ring_try_compact(cq))
             sched_yield(); /* a consumer is reading the ring, which takes microseconds */
     }
 }
@@ -605,7 +489,7 @@ void cq_purge_qp(struct cq *cq, uint32_t qpn)
     lock_release(&cq->ring_lock);
     if (any) {
         atomic_store_explicit(&cq->purged, true, memory_order_relaxed);
-        try_compact(cq);
+        cq_ring_try_compact(cq);
     }
     lock_release(&cq->lock);
 }
