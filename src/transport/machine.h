@@ -2,6 +2,7 @@
 /* Declarations that the files of transport share among themselves; no other component includes this header.
  *
  *   sender.c            posting order -> packets
+ *   sender_rd_atomic.c  what READ, atomic and FLUSH requests carry
  *   sender_lifecycle.c  start, flush, reset and revocation of a sender
  *   complete.c          responses and acknowledgements -> send completions
  *   retry.c             timers, NAKs, going back
@@ -190,6 +191,12 @@ void window_sent(struct transport_qp *qp, const struct send_wqe *wqe, uint32_t p
 
 /* Sends a frame: 0 or -EAGAIN. Nothing was sent if the verdict is not VERDICT_OK. */
 int raw_send(struct transport_qp *qp, struct send_wqe *wqe, enum verdict *ret_verdict);
+
+/* --- sender_rd_atomic.c ----------------------------------------------------------------------------- */
+
+/* Fills the packet of a request that awaits a response (awaits_response()). asked: packets of the response. */
+enum verdict sender_fill_rd_atomic(struct transport_qp *qp, struct send_wqe *wqe, enum request_kind kind,
+                                   uint32_t asked, struct packet *packet, struct gather *ret_gather);
 
 /* --- complete.c ----------------------------------------------------------------------------------- */
 

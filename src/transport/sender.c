@@ -260,61 +260,6 @@ static void clear_ack(struct responder *responder)
     responder->acks_owed = 0;
 }
 
-static enum verdict fill_read(struct transport_qp *qp, struct send_wqe *wqe, uint32_t asked,
-                              struct packet *packet)
-{
-    uint32_t at = qp->record->sender.next_offset, mtu = packet_mtu(qp, wqe), offset = at * mtu;
-    unsigned ignored;
-
-    packet->rkey = wqe->rkey;
-    packet->address = wqe->remote_address + offset;
-    packet->dma_length = at + asked == wqe->packets ? wqe->length - offset : asked * mtu;
-    if (wqe->by_reference)
-        packet->flags |= PACKET_BY_REFERENCE;
-    /* The addresses are needed only when the response comes, but a READ into memory without rights must not be sent. */
-    return gather_check(qp, send_wqe_body(wqe, IBV_QPT_RC), wqe->num_sge, qp->record->pd, true, &ignored);
-}
-
-static enum verdict fill_atomic(struct transport_qp *qp, struct send_wqe *wqe, struct packet *packet)
-{
-    struct gather gather;
-
-    packet->rkey = wqe->rkey;
-    packet->address = wqe->remote_address;
-    if (wqe->opcode == IBV_WR_ATOMIC_CMP_AND_SWP) {
-        packet->compare = wqe->atomic.compare_add;
-        packet->swap_add = wqe->atomic.swap;
-    } else {
-        packet->swap_add = wqe->atomic.compare_add;
-    }
-    return gather_range(qp, send_wqe_body(wqe, IBV_QPT_RC), wqe->num_sge, qp->record->pd, 0, wqe->length,
-                        true, &gather);
-}
-
-static void fill_flush(const struct send_wqe *wqe, struct packet *packet)
-{
-    packet->rkey = wqe->rkey;
-    packet->address = wqe->remote_address;
-    packet->dma_length = wqe->length;
-    packet->flush = (uint8_t)wqe->imm_or_rkey;
-}
-
-/* The only one of these requests with a payload. */
-static enum verdict fill_atomic_write(struct transport_qp *qp, struct send_wqe *wqe, struct packet *packet,
-                                      struct gather *gather)
-{
-    struct wqe_sge *sge = send_wqe_body(wqe, IBV_QPT_RC);
-
-    packet->rkey = wqe->rkey;
-    packet->address = wqe->remote_address;
-    packet->dma_length = packet->payload_length = wqe->length;
-    if (!(wqe->flags & WQE_INLINE))
-        return gather_range(qp, sge, wqe->num_sge, qp->record->pd, 0, wqe->length, false, gather);
-    gather->count = 1;
-    gather->vector[0] = (struct iovec){.iov_base = sge, .iov_len = wqe->length};
-    return VERDICT_OK;
-}
-
 static bool wants_ack(const struct transport_qp *qp, const struct send_wqe *wqe, bool last)
 {
     return is_reliable(qp->record) && (last || window_wants_ack(qp, wqe));
@@ -417,20 +362,13 @@ static int transmit_message(struct transport_qp *qp, struct send_wqe *wqe, const
 static int transmit_rd_atomic(struct transport_qp *qp, struct send_wqe *wqe, const struct request_form *form,
                               uint32_t asked, struct packet *packet)
 {
-    enum verdict verdict = VERDICT_OK;
+    enum verdict verdict;
     struct gather gather;
 
     gather.count = 0;
     packet->opcode |= form->only;
     packet->flags |= PACKET_ACK_REQUEST;
-    if (form->kind == REQUEST_READ)
-        verdict = fill_read(qp, wqe, asked, packet);
-    else if (form->kind == REQUEST_ATOMIC)
-        verdict = fill_atomic(qp, wqe, packet);
-    else if (form->kind == REQUEST_FLUSH)
-        fill_flush(wqe, packet);
-    else
-        verdict = fill_atomic_write(qp, wqe, packet, &gather);
+    verdict = sender_fill_rd_atomic(qp, wqe, (enum request_kind)form->kind, asked, packet, &gather);
     if (verdict != VERDICT_OK) {
         fail_here(&qp->record->sender, wqe, verdict);
         return -EPROTO;
