@@ -286,6 +286,13 @@ static void put_apr(struct cursor_out *out, const struct cm_apr *apr)
     cursor_copy_in(out, apr->info, CM_INFO_MAX);
 }
 
+static void get_sidr_req(struct cursor_in *in, struct cm_sidr_req *ret)
+{
+    ret->pkey = cursor_get16(in);
+    skip(in, 2);
+    ret->service_id = cursor_get64(in);
+}
+
 static void get_sidr_rep(struct cursor_in *in, struct cm_sidr_rep *rep)
 {
     uint8_t length;
@@ -418,9 +425,7 @@ int cm_mad_decode(const void *bytes, size_t length, struct cm_mad *ret_mad)
         get_apr(&in, &ret_mad->apr);
         break;
     case CM_SIDR_REQ:
-        ret_mad->sidr_req.pkey = cursor_get16(&in);
-        skip(&in, 2);
-        ret_mad->sidr_req.service_id = cursor_get64(&in);
+        get_sidr_req(&in, &ret_mad->sidr_req);
         break;
     case CM_SIDR_REP:
         get_sidr_rep(&in, &ret_mad->sidr_rep);

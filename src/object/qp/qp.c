@@ -369,6 +369,18 @@ int qp_create(struct context *context, struct pd *pd, struct ibv_qp_init_attr_ex
 
 /* --- destruction ---------------------------------------------------------------------------------------- */
 
+static void log_counts(const struct qp *qp, uint32_t qpn)
+{
+    log_debug(
+        "QP 0x%06x: %u sends and %u receives completed, %u go-back-N retransmissions (%u sequence NAKs, "
+        "%u RNR NAKs, %u probes, %u timeouts), congestion window %u packets, RTT %u us, %u requests dropped, "
+        "%u duplicate requests",
+        qpn, qp->record->sender.completed, qp->record->receive.taken, qp->record->sender.retransmissions,
+        qp->record->sender.sequence_naks, qp->record->sender.rnr_naks, qp->record->sender.probes_sent,
+        qp->record->sender.expirations, qp->record->sender.window, qp->record->sender.rtt / 1000,
+        qp->record->responder.drops, qp->record->responder.duplicates);
+}
+
 static int destroy(struct qp *qp)
 {
     const struct destroying destroying = {OBJECT_QP, qp->slot, &qp->record->provenance};
@@ -402,14 +414,7 @@ static int destroy(struct qp *qp)
     if (mapping_must_evict())
         mapping_evict();
 
-    log_debug(
-        "QP 0x%06x: %u sends and %u receives completed, %u go-back-N retransmissions (%u sequence NAKs, "
-        "%u RNR NAKs, %u probes, %u timeouts), congestion window %u packets, RTT %u us, %u requests dropped, "
-        "%u duplicate requests",
-        qpn, qp->record->sender.completed, qp->record->receive.taken, qp->record->sender.retransmissions,
-        qp->record->sender.sequence_naks, qp->record->sender.rnr_naks, qp->record->sender.probes_sent,
-        qp->record->sender.expirations, qp->record->sender.window, qp->record->sender.rtt / 1000,
-        qp->record->responder.drops, qp->record->responder.duplicates);
+    log_counts(qp, qpn);
     qp_ports->forget(qp);
     exposed_forget(qp);
     if (qp->send_cq)

@@ -68,6 +68,38 @@ static void install_ring(struct srq *srq, const struct queue_memory *memory, uin
     srq->record->max_wr = slots - 1;
 }
 
+static int check_attributes(const struct ibv_srq_attr *attributes, uint32_t limit)
+{
+    if (attributes->max_wr < 1 || attributes->max_wr > LIMIT_SRQ_WR)
+        return refuse_range("attr.max_wr", attributes->max_wr, 1, LIMIT_SRQ_WR);
+    if (attributes->max_sge > LIMIT_SRQ_SGE)
+        return refuse_range("attr.max_sge", attributes->max_sge, 0, LIMIT_SRQ_SGE);
+    if (limit > attributes->max_wr)
+        return refuse_range("attr.srq_limit", limit, 0, attributes->max_wr);
+    return 0;
+}
+
+static void fill(struct srq *srq, struct pd *pd, void *user_context, uint32_t max_sge)
+{
+    srq->pd = pd;
+    srq->record = segment_srq(srq->number);
+    memset(srq->record, 0, sizeof(*srq->record));
+    srq->record->context = pd->context->number;
+    srq->record->pd = pd->number;
+    srq->record->max_sge = max_sge;
+    srq->record->stride = (uint32_t)RECV_WQE_SIZE(max_sge);
+    srq->record->cq = NO_OBJECT;
+    provenance_created(&srq->record->provenance);
+    provenance_in_domain(&srq->record->provenance, pd->record_number);
+    ack_account_init(&srq->async_events, &srq->record->events);
+    srq->ibv.context = pd->ibv.context;
+    srq->ibv.srq_context = user_context;
+    srq->ibv.pd = &pd->ibv;
+    srq->ibv.handle = srq->number;
+    pthread_mutex_init(&srq->ibv.mutex, NULL);
+    thread_cond_init(&srq->ibv.cond);
+}
+
 int srq_create(struct pd *pd, void *user_context, struct ibv_srq_attr *attributes, bool arm_limit,
                struct srq **ret_srq)
 {
@@ -77,12 +109,9 @@ int srq_create(struct pd *pd, void *user_context, struct ibv_srq_attr *attribute
     struct srq *srq;
     int error;
 
-    if (attributes->max_wr < 1 || attributes->max_wr > LIMIT_SRQ_WR)
-        return refuse_range("attr.max_wr", attributes->max_wr, 1, LIMIT_SRQ_WR);
-    if (attributes->max_sge > LIMIT_SRQ_SGE)
-        return refuse_range("attr.max_sge", attributes->max_sge, 0, LIMIT_SRQ_SGE);
-    if (limit > attributes->max_wr)
-        return refuse_range("attr.srq_limit", limit, 0, attributes->max_wr);
+    error = check_attributes(attributes, limit);
+    if (error)
+        return error;
     slots = slots_for(attributes->max_wr);
     error = pd_use(pd, "ibv_create_srq");
     if (error)
@@ -97,24 +126,8 @@ int srq_create(struct pd *pd, void *user_context, struct ibv_srq_attr *attribute
     error = queue_memory_take(pd, QUEUE_SHARED_RECEIVE, (size_t)slots * RECV_WQE_SIZE(max_sge), &memory);
     if (error)
         goto return_number;
-    srq->pd = pd;
-    srq->record = segment_srq(srq->number);
-    memset(srq->record, 0, sizeof(*srq->record));
-    srq->record->context = pd->context->number;
-    srq->record->pd = pd->number;
-    srq->record->max_sge = max_sge;
-    srq->record->stride = (uint32_t)RECV_WQE_SIZE(max_sge);
-    srq->record->cq = NO_OBJECT;
-    provenance_created(&srq->record->provenance);
-    provenance_in_domain(&srq->record->provenance, pd->record_number);
+    fill(srq, pd, user_context, max_sge);
     install_ring(srq, &memory, slots);
-    ack_account_init(&srq->async_events, &srq->record->events);
-    srq->ibv.context = pd->ibv.context;
-    srq->ibv.srq_context = user_context;
-    srq->ibv.pd = &pd->ibv;
-    srq->ibv.handle = srq->number;
-    pthread_mutex_init(&srq->ibv.mutex, NULL);
-    thread_cond_init(&srq->ibv.cond);
     atomic_store_explicit(&srq->record->state, OBJECT_ALIVE, memory_order_release);
     attributes->max_wr = slots - 1;
     attributes->max_sge = max_sge;
