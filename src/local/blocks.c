@@ -232,7 +232,7 @@ static uint32_t blocks_of(const struct name *name)
 }
 
 /* Takes a name that has a further block. Where areas have run out, a block alone will do. 0 or -errno. */
-static int take_name(struct name **ret_name)
+static int take_name(struct link *self, struct name **ret_name)
 {
     struct name *name = name_count ? names[name_count - 1] : NULL;
     bool wants_area = name_count >= ALONE;
@@ -254,6 +254,8 @@ static int take_name(struct name **ret_name)
         free(name);
         return error;
     }
+    for (uint32_t i = 0; i < blocks_of(name); i++)
+        link_table_set(name->block + i * SEGMENT_REQUEST_AREA_STRIDE, self);
     names[name_count++] = *ret_name = name;
     return 0;
 }
@@ -272,7 +274,7 @@ static int take_block(void)
     block = calloc(1, sizeof(*block));
     if (!block)
         return -ENOMEM;
-    error = take_name(&name);
+    error = take_name(self, &name);
     if (error) {
         if (!complained)
             log_error("cannot allocate a block of QP numbers: %s", strerror(-error));
@@ -284,7 +286,6 @@ static int take_block(void)
     block->name = name;
     block->number = name->block + name->taken++ * SEGMENT_REQUEST_AREA_STRIDE;
     sys_random(&block->first, sizeof(block->first));
-    link_table_set(block->number, self);
     cursor = block_count * LOCAL_BLOCK_QPNS;
     blocks[block_count++] = block_of[block->number] = block;
     log_debug("QPN block %04x allocated (QPNs 0x%04x00 to 0x%04xff)", block->number, block->number,

@@ -82,8 +82,12 @@ enum { IN_AREAS = 3, FOUND = 8, HELD = 20000 }; /* so many numbers lie in severa
 static void holds_many(unsigned number)
 {
     for (unsigned i = 0, published = 0; i < HELD; i++) {
-        uint32_t qpn = allocate();
+        uint32_t qpn = allocate(), last = segment_request_named_block(qpn / LOCAL_BLOCK_QPNS);
 
+        /* An area is ours as a whole, also where no number has been granted yet. */
+        if (last >= SEGMENT_REQUEST_AREAS_FROM)
+            last += (SEGMENT_REQUEST_AREA_BLOCKS - 2) * SEGMENT_REQUEST_AREA_STRIDE;
+        CHECK(link_is_self(local_resolve(last * LOCAL_BLOCK_QPNS)));
         /* Of three blocks that have no name of their own, the last ones of all. */
         if (i >= HELD - IN_AREAS * LOCAL_BLOCK_QPNS && i % LOCAL_BLOCK_QPNS == 0 && published < IN_AREAS)
             atomic_store(&board->qpn[published++], qpn);
