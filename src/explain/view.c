@@ -75,6 +75,8 @@ static int read_header(struct view *view)
         !table_fits(view, &header->refusals, sizeof(struct refused_record), SEGMENT_REFUSALS) ||
         !table_fits(view, &header->ports, sizeof(struct port_record), SEGMENT_PORTS))
         return -EPROTO;
+    view->header.qps.count =
+        min_of(header->qps.count, atomic_load_explicit(&header->qps_open, memory_order_relaxed));
     view->now_ns = sys_now();
     view->stamp = (uint32_t)(view->now_ns / NS_PER_MS);
     view->same_pids = view->pid != 0 && header->pid == view->pid;

@@ -26,10 +26,11 @@ void block_name_of(uint32_t block, uid_t uid, char ret_text[LOCAL_BLOCK_NAME_MAX
 {
     _Static_assert(sizeof(BLOCK_NAME_PREFIX) == sizeof(NAME_PREFIX "qpn/"), "the rest of that name");
 
+    block = segment_request_named_block(block & 0xffff);
     if (block_is_of_user(block))
-        snprintf(ret_text, LOCAL_BLOCK_NAME_MAX + 1, "qpn/%04x.%08x", block & 0xffff, (unsigned)uid);
+        snprintf(ret_text, LOCAL_BLOCK_NAME_MAX + 1, "qpn/%04x.%08x", block, (unsigned)uid);
     else
-        snprintf(ret_text, LOCAL_BLOCK_NAME_MAX + 1, "qpn/%04x", block & 0xffff);
+        snprintf(ret_text, LOCAL_BLOCK_NAME_MAX + 1, "qpn/%04x", block);
 }
 
 /* Of "0040.000003e8", or without the block. */
@@ -107,7 +108,7 @@ static void note_user(uint32_t block, uid_t uid, void *argument)
 
 void local_block_name(uint32_t block, char ret_text[LOCAL_BLOCK_NAME_MAX + 1])
 {
-    struct users users = {.block = block};
+    struct users users = {.block = segment_request_named_block(block)};
 
     block_name_of(block, geteuid(), ret_text);
     if (!block_is_of_user(block) || local_name_is_held(ret_text))

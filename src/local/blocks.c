@@ -3,6 +3,9 @@
  * new block is taken while fewer than RESTING numbers are free. So at least RESTING other numbers are granted before
  * a released number is granted again, and late packets of a peer find no QP.
  *
+ * A process owns blocks by names: the first ALONE blocks by one each, then areas of blocks (published/segment_request.h),
+ * because each name is a descriptor.
+ *
  * The lower bits of a block's number are its shard. All blocks of a process have the same shard, which no other
  * process has if one is free. By the shard, the kernel selects the socket that gets a packet from the network
  * (udp/udp.h). */
@@ -28,7 +31,9 @@
 #include "local/start.h"
 
 #define RESTING       64   /* numbers */
-#define BLOCKS_MAX    4096 /* for a million QPs; the limit of descriptors is lower */
+#define ALONE         16   /* blocks: for 4,096 QPs */
+#define BLOCKS_MAX    4096 /* for a million QPs */
+#define NAMES_MAX     (ALONE + BLOCKS_MAX)
 #define BIND_TRIES    256
 #define BLOCKS        65536u
 #define OF_USER_TRIES 4096
@@ -39,17 +44,27 @@
 /* An abstract socket of this name shows that a process has the shard. The name is a format between processes. */
 #define SHARD_NAME "softhca/1/lot/%02x"
 
-struct block {
+/* A block, or an area of blocks. */
+struct name {
     struct event_source listener;
+    uint32_t block; /* the first */
+    uint32_t taken; /* blocks of it that numbers are granted of, or were */
+};
+
+struct block {
+    struct name *name;
     uint32_t number;
     uint32_t first; /* number at which the round begins */
     uint64_t used[LOCAL_BLOCK_QPNS / 64];
 };
 
 static struct lock lock = LOCK_INIT; /* guards all variables below */
+static struct name *names[NAMES_MAX];
+static unsigned name_count;
 static struct block *blocks[BLOCKS_MAX];
 static unsigned block_count, used_count;
-static unsigned cursor; /* next candidate: block cursor / 256, its (cursor % 256)th number */
+static struct block *block_of[BLOCKS]; /* by number */
+static unsigned cursor;                /* next candidate: block cursor / 256, its (cursor % 256)th number */
 static bool watching = true;
 static bool complained;   /* logged that there is no further block */
 static unsigned shard;    /* 0: not chosen yet */
@@ -58,8 +73,10 @@ static int shard_fd = -1; /* bound to the shard's name; -1: another process has 
 void blocks_after_fork_in_child(void)
 {
     lock_init(&lock);
-    memset(blocks, 0, sizeof(blocks)); /* leaks the blocks: another thread may have been changing them */
-    block_count = used_count = cursor = shard = 0;
+    /* The names and blocks are leaked: another thread may have been changing them. */
+    for (unsigned i = 0; i < block_count; i++)
+        block_of[blocks[i]->number] = NULL;
+    name_count = block_count = used_count = cursor = shard = 0;
     shard_fd = -1;
     watching = true;
 }
@@ -68,8 +85,8 @@ void blocks_watch(bool watch)
 {
     lock_acquire(&lock);
     watching = watch;
-    for (unsigned i = 0; i < block_count; i++)
-        event_change(&blocks[i]->listener, watch ? EPOLLIN : 0);
+    for (unsigned i = 0; i < name_count; i++)
+        event_change(&names[i]->listener, watch ? EPOLLIN : 0);
     lock_release(&lock);
 }
 
@@ -97,20 +114,29 @@ static void choose_shard(void)
     fd_close(fd);
 }
 
-/* Binds the name of a block without an owner. 0 or -errno. */
-static int bind_block(int fd, uint32_t *ret_number)
+/* Of a random number: a block that has a name alone, or the first block of an area. */
+static uint32_t candidate(uint32_t number, bool is_area)
+{
+    return is_area ? segment_request_named_block(number | SEGMENT_REQUEST_AREAS_FROM)
+                   : number % SEGMENT_REQUEST_AREAS_FROM;
+}
+
+/* Binds the name of a block, or an area, without an owner. 0 or -errno. */
+static int bind_block(int fd, bool is_area, uint32_t *ret_number)
 {
     if (!shard)
         choose_shard();
     for (int i = 0; i < BIND_TRIES; i++) {
         struct sockaddr_un address;
-        uint16_t number;
+        uint16_t random;
+        uint32_t number;
         socklen_t length;
 
-        sys_random(&number, sizeof(number));
+        sys_random(&random, sizeof(random));
         if (i < BIND_TRIES / 2) /* afterwards: our shard has no free block left */
-            number = (uint16_t)((number & ~(LOCAL_SHARDS - 1)) | shard);
-        if (block_is_of_user(number) || number > BLOCKS_LAST)
+            random = (uint16_t)((random & ~(LOCAL_SHARDS - 1)) | shard);
+        number = candidate(random, is_area);
+        if (block_is_of_user(number))
             continue;
         length = block_address(number, &address);
         if (bind(fd, (struct sockaddr *)&address, length) == 0) {
@@ -131,8 +157,8 @@ static void note_taken(uint32_t block, uid_t uid, void *argument)
     taken[number / 64] |= 1ull << number % 64;
 }
 
-/* Binds a name with our uid: of a block that no other user has, if there is one. 0 or -errno. */
-static int bind_block_of_user(int fd, uint32_t *ret_number)
+/* Binds a name with our uid: of a block or area that no other user has, if there is one. 0 or -errno. */
+static int bind_block_of_user(int fd, bool is_area, uint32_t *ret_number)
 {
     uint64_t taken[BLOCKS / LOCAL_SHARDS / 64] = {0};
 
@@ -140,17 +166,19 @@ static int bind_block_of_user(int fd, uint32_t *ret_number)
     for (int i = 0; i < OF_USER_TRIES; i++) {
         char text[LOCAL_BLOCK_NAME_MAX + 1];
         struct sockaddr_un address;
-        uint16_t number;
+        uint16_t random;
+        uint32_t block, number;
         socklen_t length;
 
-        sys_random(&number, sizeof(number));
-        number %= BLOCKS / LOCAL_SHARDS;
+        sys_random(&random, sizeof(random));
+        block = candidate(random & ~(LOCAL_SHARDS - 1), is_area);
+        number = block / LOCAL_SHARDS;
         if (!number || (i < OF_USER_TRIES / 2 && taken[number / 64] >> number % 64 & 1))
             continue;
-        block_name_of(number * LOCAL_SHARDS, geteuid(), text);
+        block_name_of(block, geteuid(), text);
         length = names_address(text, &address);
         if (bind(fd, (struct sockaddr *)&address, length) == 0) {
-            *ret_number = number * LOCAL_SHARDS;
+            *ret_number = block;
             return 0;
         }
         if (errno != EADDRINUSE)
@@ -159,45 +187,83 @@ static int bind_block_of_user(int fd, uint32_t *ret_number)
     return -EAGAIN;
 }
 
-static int bind_any_block(int fd, uint32_t *ret_number)
+static int bind_any_block(int fd, bool is_area, uint32_t *ret_number)
 {
     static bool told; /* lock */
-    int error = bind_block(fd, ret_number);
+    int error = bind_block(fd, is_area, ret_number);
 
     if (error != -EAGAIN)
         return error;
-    error = bind_block_of_user(fd, ret_number);
+    error = bind_block_of_user(fd, is_area, ret_number);
     if (!error && !told)
-        log_warn("the QP numbers of this host are nearly used up: this process uses one of the blocks of 256 "
+        log_warn("the QP numbers of this host are nearly used up: this process uses some of those "
                  "that are kept for each user; end programs that are not needed (softhca ps lists them)");
     told = true;
     return error;
 }
 
-static int open_block(struct block *block)
+static int listen_by(struct name *name, bool is_area)
 {
     int fd = fd_own(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)), error;
 
     if (fd < 0)
         return -errno;
-    error = bind_any_block(fd, &block->number);
+    error = bind_any_block(fd, is_area, &name->block);
     if (!error && listen(fd, LISTEN_MAX) < 0)
         error = -errno;
-    block->listener.fd = fd;
-    block->listener.ready = handshake_accept;
+    name->listener.fd = fd;
+    name->listener.ready = handshake_accept;
     if (!error)
-        error = event_add(&block->listener, watching ? EPOLLIN : 0);
-    if (error) {
-        block->listener.fd = -1;
+        error = event_add(&name->listener, watching ? EPOLLIN : 0);
+    if (error)
         fd_close(fd);
-    }
     return error;
+}
+
+/* How many blocks there are by the name. */
+static uint32_t blocks_of(const struct name *name)
+{
+    uint32_t last = name->block + (SEGMENT_REQUEST_AREA_BLOCKS - 1) * SEGMENT_REQUEST_AREA_STRIDE;
+
+    if (name->block < SEGMENT_REQUEST_AREAS_FROM)
+        return 1;
+    return SEGMENT_REQUEST_AREA_BLOCKS - (last > BLOCKS_LAST);
+}
+
+/* Takes a name that has a further block. Where areas have run out, a block alone will do. 0 or -errno. */
+static int take_name(struct link *self, struct name **ret_name)
+{
+    struct name *name = name_count ? names[name_count - 1] : NULL;
+    bool wants_area = name_count >= ALONE;
+    int error;
+
+    if (name && name->taken < blocks_of(name)) {
+        *ret_name = name;
+        return 0;
+    }
+    if (name_count == NAMES_MAX)
+        return -EAGAIN;
+    name = calloc(1, sizeof(*name));
+    if (!name)
+        return -ENOMEM;
+    error = listen_by(name, wants_area);
+    if (error == -EAGAIN && wants_area)
+        error = listen_by(name, false);
+    if (error) {
+        free(name);
+        return error;
+    }
+    for (uint32_t i = 0; i < blocks_of(name); i++)
+        link_table_set(name->block + i * SEGMENT_REQUEST_AREA_STRIDE, self);
+    names[name_count++] = *ret_name = name;
+    return 0;
 }
 
 static int take_block(void)
 {
     struct link *self = local_self_link();
     struct block *block;
+    struct name *name;
     int error;
 
     if (!self)
@@ -207,7 +273,7 @@ static int take_block(void)
     block = calloc(1, sizeof(*block));
     if (!block)
         return -ENOMEM;
-    error = open_block(block);
+    error = take_name(self, &name);
     if (error) {
         if (!complained)
             log_error("cannot allocate a block of QP numbers: %s", strerror(-error));
@@ -216,10 +282,11 @@ static int take_block(void)
         return error;
     }
     complained = false;
+    block->name = name;
+    block->number = name->block + name->taken++ * SEGMENT_REQUEST_AREA_STRIDE;
     sys_random(&block->first, sizeof(block->first));
-    link_table_set(block->number, self);
     cursor = block_count * LOCAL_BLOCK_QPNS;
-    blocks[block_count++] = block;
+    blocks[block_count++] = block_of[block->number] = block;
     log_debug("QPN block %04x allocated (QPNs 0x%04x00 to 0x%04xff)", block->number, block->number,
               block->number);
     return 0;
@@ -230,9 +297,13 @@ static uint32_t grant(void)
     for (;;) {
         struct block *block = blocks[cursor / LOCAL_BLOCK_QPNS];
         uint32_t number = (block->first + cursor) % LOCAL_BLOCK_QPNS;
+        uint64_t later =
+            ~block->used[number / 64] >> number % 64; /* those of 64 that are free from this one on */
+        unsigned skip = later ? (unsigned)__builtin_ctzll(later) : 64 - number % 64;
 
-        cursor = (cursor + 1) % (block_count * LOCAL_BLOCK_QPNS);
-        if (block->used[number / 64] >> (number % 64) & 1)
+        cursor += min_of(max_of(skip, 1u), LOCAL_BLOCK_QPNS - cursor % LOCAL_BLOCK_QPNS);
+        cursor %= block_count * LOCAL_BLOCK_QPNS;
+        if (skip)
             continue;
         block->used[number / 64] |= 1ull << (number % 64);
         used_count++;
@@ -276,29 +347,23 @@ void local_qpn_release(uint32_t qpn)
 {
     uint32_t number = qpn % LOCAL_BLOCK_QPNS;
     uint64_t bit = 1ull << (number % 64);
+    struct block *block;
 
     lock_acquire(&lock);
-    for (unsigned i = 0; i < block_count; i++) {
-        if (blocks[i]->number != qpn / LOCAL_BLOCK_QPNS)
-            continue;
-        if (blocks[i]->used[number / 64] & bit) {
-            blocks[i]->used[number / 64] &= ~bit;
-            used_count--;
-        }
-        break;
+    block = block_of[qpn / LOCAL_BLOCK_QPNS % BLOCKS];
+    if (block && block->used[number / 64] & bit) {
+        block->used[number / 64] &= ~bit;
+        used_count--;
     }
     lock_release(&lock);
 }
 
 int local_block_socket(uint32_t block)
 {
-    int fd = -1;
+    int fd;
 
     lock_acquire(&lock);
-    for (unsigned i = 0; i < block_count; i++) {
-        if (blocks[i]->number == block)
-            fd = blocks[i]->listener.fd;
-    }
+    fd = block_of[block % BLOCKS] ? block_of[block % BLOCKS]->name->listener.fd : -1;
     lock_release(&lock);
     return fd;
 }

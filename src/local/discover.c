@@ -25,7 +25,8 @@ static bool block_of(const char digits[DIGITS], uint32_t *ret_block)
             return false;
     }
     *ret_block = block;
-    return block != 0 && block <= BLOCKS_LAST && !block_is_of_user(block);
+    return block != 0 && block <= BLOCKS_LAST && !block_is_of_user(block) &&
+           segment_request_named_block(block) == block;
 }
 
 static void look_up(uint32_t block, unsigned *found)

@@ -22,7 +22,7 @@ socklen_t block_address(uint32_t block, struct sockaddr_un *ret_address)
 {
     char name[sizeof(BLOCK_NAME_PREFIX) + 4];
 
-    snprintf(name, sizeof(name), BLOCK_NAME_PREFIX "%04x", block & 0xffff);
+    snprintf(name, sizeof(name), BLOCK_NAME_PREFIX "%04x", segment_request_named_block(block & 0xffff));
     return unix_name_address(name, ret_address);
 }
 

@@ -13,7 +13,7 @@
 #include "published/segment_request.h"
 
 #define HANDSHAKE_MAGIC   0x41434853u /* "SHCA" */
-#define HANDSHAKE_VERSION 2u          /* the names of blocks carry it too, so versions rarely meet */
+#define HANDSHAKE_VERSION 3u          /* the names of blocks carry it too, so versions rarely meet */
 
 enum handshake_type { HANDSHAKE_HELLO = 1, HANDSHAKE_WELCOME, HANDSHAKE_READY };
 enum handshake_result {
@@ -83,11 +83,11 @@ bool identity_is_for_good(uint64_t identity);
  * kernel lacks what it takes to tell, and may tell later. */
 int peer_identity(int fd, uint64_t *ret_identity);
 
-/* Followed by the block in four lower-case hexadecimal digits. */
+/* Followed by the block, or the first of its area, in four lower-case hexadecimal digits. */
 #define BLOCK_NAME_PREFIX SEGMENT_REQUEST_NAME_PREFIX
 #define BLOCKS_LAST       0xfffeu      /* block 0 (QPNs 0 and 1) and 0xffff (QPN 0xffffff) have no owner */
-#define NAME_PREFIX       "softhca/1/" /* names that local_name_take() takes */
-/* The address of the abstract socket that owns a block; returns its length. */
+#define NAME_PREFIX       "softhca/2/" /* names that local_name_take() takes */
+/* The address of the abstract socket whose owner has the block; returns its length. */
 socklen_t block_address(uint32_t block, struct sockaddr_un *ret_address);
 
 #endif

@@ -67,6 +67,7 @@ static bool is_known_to_own(struct link *link, uint32_t block)
         return false;
     if (unlikely(link->is_of_other_user))
         forget_old(link, owned);
+    block = segment_request_named_block(block); /* all blocks of an area have one owner */
     return atomic_load_explicit(&owned[block / 64], memory_order_relaxed) >> block % 64 & 1;
 }
 
@@ -86,6 +87,7 @@ void owners_note(struct link *link, uint32_t block)
         else
             free(made);
     }
+    block = segment_request_named_block(block);
     atomic_fetch_or_explicit(&owned[block / 64], 1ull << block % 64, memory_order_relaxed);
 }
 

@@ -3,7 +3,7 @@
 #ifndef RULES_LIMITS_H
 #define RULES_LIMITS_H
 
-#define LIMIT_QP                   65536u
+#define LIMIT_QP                   (1u << 18)
 #define LIMIT_QP_WR                16384u
 #define LIMIT_SGE                  32u
 #define LIMIT_INLINE               1024u

@@ -25,6 +25,8 @@
 #define ARENA_SMALLEST (1ull << 28)
 /* The arena is made accessible in steps of this size. */
 #define ARENA_STEP (1ull << 21)
+/* QP records likewise: mlockall() populates what is accessible. */
+#define QPS_STEP 16384u
 
 static struct {
     struct lock lock; /* guards opening, and the arena; a leaf */
@@ -36,6 +38,7 @@ static struct {
     } part[SEGMENT_PARTS];
     uint64_t arena_offset, arena_size;
     uint64_t arena_open; /* accessible so far */
+    uint32_t qps_open;   /* header.qps_open */
     bool watched;        /* header.watched */
     struct arena arena;
     struct segment_table keys, mapped, directs, qps, cqs, srqs, pds, wqs, ind_tables, items, ids,
@@ -57,7 +60,6 @@ static uint64_t place_tables(void)
     /* Next to each other: peers map the segment up to segment_direct_end(). */
     place(&segment.mapped, &offset, sizeof(struct mapped_record), LIMIT_KEY_SLOTS);
     place(&segment.directs, &offset, sizeof(struct direct_record), LIMIT_QP);
-    place(&segment.qps, &offset, sizeof(struct qp_record), LIMIT_QP);
     place(&segment.cqs, &offset, sizeof(struct cq_record), LIMIT_CQ);
     place(&segment.srqs, &offset, sizeof(struct srq_record), LIMIT_SRQ);
     place(&segment.pds, &offset, sizeof(struct pd_record), LIMIT_PD);
@@ -71,6 +73,7 @@ static uint64_t place_tables(void)
     place(&segment.misuses, &offset, sizeof(struct misuse_record), SEGMENT_MISUSES);
     place(&segment.refusals, &offset, sizeof(struct refused_record), SEGMENT_REFUSALS);
     place(&segment.ports, &offset, sizeof(struct port_record), SEGMENT_PORTS);
+    place(&segment.qps, &offset, sizeof(struct qp_record), LIMIT_QP);
     return (offset + (2u << 20) - 1) & ~(uint64_t)((2u << 20) - 1);
 }
 
@@ -192,6 +195,29 @@ static void fill_header(struct segment_header *header)
     __atomic_store_n(&header->magic, SEGMENT_MAGIC, __ATOMIC_RELEASE);
 }
 
+/* Where the tables' accessible part ends. */
+static uint64_t tables_end(void)
+{
+    return segment.qps.offset + (uint64_t)segment.qps_open * sizeof(struct qp_record);
+}
+
+/* The new part is accessible when header.qps_open says so. */
+static int open_qps(char *base, uint32_t count)
+{
+    uint64_t before = tables_end(), end;
+    int error;
+
+    _Static_assert(LIMIT_QP % QPS_STEP == 0 && QPS_STEP * sizeof(struct qp_record) % ARENA_UNIT == 0,
+                   "whole pages");
+    end = segment.qps.offset + (uint64_t)count * sizeof(struct qp_record);
+    error = sys_mprotect(base + before, end - before, PROT_READ | PROT_WRITE);
+    if (error)
+        return error;
+    segment.qps_open = count;
+    atomic_store_explicit(&((struct segment_header *)base)->qps_open, count, memory_order_release);
+    return 0;
+}
+
 static int open_locked(void)
 {
     int saved = errno, error = 0;
@@ -209,7 +235,10 @@ static int open_locked(void)
                   (ARENA_SMALLEST + segment.arena_offset) >> 20, strerror(-error));
         goto close_files;
     }
-    error = sys_mprotect(base, segment.arena_offset, PROT_READ | PROT_WRITE);
+    segment.qps_open = 0;
+    error = sys_mprotect(base, segment.qps.offset, PROT_READ | PROT_WRITE);
+    if (!error)
+        error = open_qps(base, QPS_STEP);
     if (!error)
         error = arena_init(&segment.arena, segment.arena_size);
     if (error)
@@ -334,6 +363,19 @@ void segment_tie_to_thread(void)
     *entry = (uintptr_t)head;
     if (syscall(SYS_set_robust_list, head, 3 * sizeof(*head)) == 0)
         atomic_store_explicit(&header->alive, (uint32_t)sys_gettid(), memory_order_release);
+}
+
+int segment_open_qp(uint32_t slot)
+{
+    int error = 0;
+
+    if (slot < atomic_load_explicit(&segment_header()->qps_open, memory_order_acquire))
+        return 0;
+    lock_acquire(&segment.lock);
+    if (slot >= segment.qps_open)
+        error = open_qps(segment_at(0), (slot / QPS_STEP + 1) * QPS_STEP);
+    lock_release(&segment.lock);
+    return error;
 }
 
 struct qp_record *segment_qp(uint32_t slot)
@@ -492,7 +534,9 @@ void segment_after_fork_in_child(void)
         char *arena = base + segment.arena_offset;
         uint64_t used = segment.arena.high_water, rest = segment.arena_size - used;
 
-        make_private(SEGMENT_TABLES, base, segment.arena_offset);
+        make_private(SEGMENT_TABLES, base, tables_end());
+        sys_mmap(base + tables_end(), segment.arena_offset - tables_end(), PROT_NONE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0, NULL);
         make_private(SEGMENT_QUEUES, arena, used);
         if (rest)
             sys_mmap(arena + used, rest, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE,

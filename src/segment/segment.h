@@ -8,7 +8,6 @@
  *   key table        LIMIT_KEY_SLOTS x struct key_entry
  *   mapped records   LIMIT_KEY_SLOTS x struct mapped_record: where peers can map a region
  *   direct records   LIMIT_QP  x struct direct_record: QPs whose peers may execute requests themselves
- *   QP records       LIMIT_QP  x struct qp_record
  *   CQ records       LIMIT_CQ  x struct cq_record
  *   SRQ records      LIMIT_SRQ x struct srq_record
  *   PD records       LIMIT_PD  x struct pd_record
@@ -22,6 +21,7 @@
  *   misuses          SEGMENT_MISUSES x struct misuse_record: calls with what was destroyed
  *   refusals         SEGMENT_REFUSALS x struct refused_record: calls that were refused
  *   ports            SEGMENT_PORTS x struct port_record: counters of destroyed QPs, by device
+ *   QP records       LIMIT_QP  x struct qp_record, of which the owner can access the first qps_open
  *                    (end of the first file, which is as long as arena_offset says)
  *   arena            queues (send, receive, completion, responder resources), in power of two extents of
  *                    at least 4 KiB (the second file)
@@ -71,7 +71,7 @@
 #include "transport/qp.h"
 
 #define SEGMENT_MAGIC   0x0041434874666f53ull /* "SoftHCA" */
-#define SEGMENT_VERSION 14u
+#define SEGMENT_VERSION 15u
 #define NO_OBJECT       UINT32_MAX
 
 struct segment_table {
@@ -121,6 +121,7 @@ struct segment_header {
     uint64_t arena_offset, arena_size;
     /* For peers that execute requests themselves (docs/mapped.md): */
     struct segment_table mapped, directs;
+    _Atomic uint32_t qps_open;     /* QP records from here on were never used; only grows, in large steps */
     _Atomic uint32_t directs_used; /* direct records from this slot on were never used; only grows */
     _Atomic int32_t files_thread;  /* thread id; 0: files[] unset. Release; acquire in direct/peer_files.c */
     struct file_record files[SEGMENT_FILES];
@@ -415,6 +416,8 @@ struct direct_record *segment_direct(uint32_t slot);
 uint64_t segment_direct_end(const struct segment_header *header);
 /* Sets header.alive for the calling thread, which must exist until the process ends (the helper thread). */
 void segment_tie_to_thread(void);
+/* Makes the record accessible, before its first use. 0 or -errno. */
+int segment_open_qp(uint32_t slot);
 struct qp_record *segment_qp(uint32_t slot);
 struct cq_record *segment_cq(uint32_t number);
 struct srq_record *segment_srq(uint32_t number);

@@ -154,7 +154,9 @@ struct watched_qp *watched_new_qp(struct ibv_qp *ibv, const struct watched_qp_at
     uint32_t slot = qp ? number_take(&pool_qps) : NO_OBJECT;
     struct qp_record *record;
 
-    if (slot == NO_OBJECT) {
+    if (slot == NO_OBJECT || segment_open_qp(slot)) {
+        if (slot != NO_OBJECT)
+            number_return(&pool_qps, slot);
         if (qp)
             object_discard(&qp->base);
         return NULL;

@@ -30,7 +30,7 @@ static const struct qp_record *record_of(uint32_t qpn)
 {
     const struct segment_header *header = own_segment();
 
-    for (uint32_t i = 0; header && i < header->qps.count; i++) {
+    for (uint32_t i = 0; header && i < header->qps_open; i++) {
         const struct qp_record *record =
             (const void *)((const char *)header + header->qps.offset + (size_t)i * header->qps.stride);
 

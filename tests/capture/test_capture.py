@@ -191,7 +191,7 @@ def test_an_XRC_pair():
 
 def test_rping_with_the_messages_of_its_connection():
     need("rping")
-    got = capture(PAIR, "softhca/1/", "rping", "-s", "-a", "127.0.0.1", "-C", "5", "--", "rping", "-c", "-a", "127.0.0.1", "-C", "5")
+    got = capture(PAIR, "softhca/2/", "rping", "-s", "-a", "127.0.0.1", "-C", "5", "--", "rping", "-c", "-a", "127.0.0.1", "-C", "5")
     mads = [p for p in got.packets if p.service == "UD"]
     tap.equal({p.dest_qpn for p in mads}, {1})
     # Attributes of communication management (IBA 12.6): REQ, REP, RTU, DREQ, DREP.
@@ -203,7 +203,7 @@ def test_rping_with_the_messages_of_its_connection():
 
 def test_a_datagram_to_a_group_is_recorded_once():
     need("mckey")
-    got = capture(PAIR, "softhca/1/qpn", "mckey", "-m", "239.1.1.1", "-b", "127.0.0.1", "-C", "5", "--",
+    got = capture(PAIR, "softhca/2/qpn", "mckey", "-m", "239.1.1.1", "-b", "127.0.0.1", "-C", "5", "--",
                   "mckey", "-m", "239.1.1.1", "-b", "127.0.0.1", "-s", "-C", "5")
     sent = [p for p in got.packets if p.dest_qpn == 0xffffff]
     tap.equal((len(sent), {p.destination for p in sent}, {p.frame[:6].hex() for p in sent}),

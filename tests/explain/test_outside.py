@@ -440,7 +440,7 @@ class Impostor:
         while True:
             self.block = random.randrange(1, 0xffff)
             try:
-                self.listener.bind(f"\0softhca/1/qpn/{self.block:04x}")
+                self.listener.bind(f"\0softhca/2/qpn/{self.block:04x}")
                 break
             except OSError:
                 continue

@@ -31,7 +31,7 @@ enum { OWNER_USER = 61013, BLOCK_QPNS = 256, PORT_SIDES = 2 };
 static int bound_socket(int type, uint32_t block)
 {
     struct sockaddr_un name = {.sun_family = AF_UNIX};
-    int length = snprintf(name.sun_path + 1, sizeof(name.sun_path) - 1, "softhca/1/qpn/%04x", block);
+    int length = snprintf(name.sun_path + 1, sizeof(name.sun_path) - 1, "softhca/2/qpn/%04x", block);
     int fd = socket(AF_UNIX, type | SOCK_CLOEXEC, 0);
 
     if (fd >= 0 &&

@@ -51,7 +51,7 @@ def rdma_core():
 
 def holds(port_space, port, sockets='/proc/net/unix'):
     """Somebody holds the port: its name is in the kernel's list (engine/cm/services.h)."""
-    name = f'@softhca/1/cm/{PS[port_space] << 16 | port:016x}/'
+    name = f'@softhca/2/cm/{PS[port_space] << 16 | port:016x}/'
     with open(sockets, encoding='ascii', errors='replace') as lines:
         return any(name in line for line in lines)
 

@@ -156,7 +156,7 @@ class Runner:
                     if any(line.split()[3] == '0A' for line in f.readlines()[1:]):
                         return
             with open('/proc/net/unix') as f:
-                if '@softhca/1/cm/' in f.read():
+                if '@softhca/2/cm/' in f.read():
                     return
             time.sleep(0.005)
 

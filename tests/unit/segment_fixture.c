@@ -170,6 +170,7 @@ struct fixture *fixture_make(void)
     header->version = SEGMENT_VERSION;
     header->header_size = sizeof(*header);
     header->total_size = SEGMENT_SIZE;
+    header->qps_open = header->qps.count;
     header->pid = getpid();
     header->start_ns = FIXTURE_AGO(10000);
     strcpy(header->program, "fixture");

@@ -35,7 +35,7 @@ static void allocates_many(unsigned number)
     CHECK(count_fds() == fds + 2); /* the block's name, and that of the shard */
     for (unsigned i = 1; i < 5000; i++)
         allocate();
-    CHECK(count_fds() <= fds + 22);
+    CHECK(count_fds() <= fds + 20);
     /* Each is ours. */
     for (uint32_t qpn = 0; qpn < 1 << 24; qpn++) {
         if (granted[qpn])
@@ -50,6 +50,74 @@ static void test_numbers_are_unique(void **state)
 {
     board_clear();
     RUN_SIDES(allocates_many);
+}
+
+/* A program with many QPs needs few descriptors for their numbers, and each number is granted once. */
+static void allocates_very_many(unsigned number)
+{
+    unsigned fds = count_fds();
+    uint32_t qpn;
+
+    for (unsigned i = 0; i < 1 << 18; i++)
+        CHECK(local_qpn_allocate(&qpn) == 0 && !granted[qpn]++);
+    CHECK(count_fds() <= fds + 64);
+    for (qpn = 0; qpn < 1 << 24; qpn += granted[qpn] ? 61 : 1)
+        CHECK(!granted[qpn] || link_is_self(local_resolve(qpn)));
+    for (qpn = 0; qpn < 1 << 24; qpn++)
+        if (granted[qpn])
+            release(qpn);
+    allocate();
+}
+
+static void test_many_numbers_take_few_descriptors(void **state)
+{
+    board_clear();
+    RUN_SIDES(allocates_very_many);
+}
+
+/* --- areas of blocks ------------------------------------------------------------------------------------- */
+
+enum { IN_AREAS = 3, FOUND = 8, HELD = 20000 }; /* so many numbers lie in several areas */
+
+static void holds_many(unsigned number)
+{
+    for (unsigned i = 0, published = 0; i < HELD; i++) {
+        uint32_t qpn = allocate(), last = segment_request_named_block(qpn / LOCAL_BLOCK_QPNS);
+
+        /* An area is ours as a whole, also where no number has been granted yet. */
+        if (last >= SEGMENT_REQUEST_AREAS_FROM)
+            last += (SEGMENT_REQUEST_AREA_BLOCKS - 2) * SEGMENT_REQUEST_AREA_STRIDE;
+        CHECK(link_is_self(local_resolve(last * LOCAL_BLOCK_QPNS)));
+        /* Of three blocks that have no name of their own, the last ones of all. */
+        if (i >= HELD - IN_AREAS * LOCAL_BLOCK_QPNS && i % LOCAL_BLOCK_QPNS == 0 && published < IN_AREAS)
+            atomic_store(&board->qpn[published++], qpn);
+    }
+    UNTIL(atomic_load(&board->word[FOUND]));
+}
+
+static void finds_blocks_of_areas(unsigned number)
+{
+    struct link *first = NULL;
+
+    for (unsigned i = 0; i < IN_AREAS; i++) {
+        uint32_t qpn = await_qpn(i);
+        struct link *link = find_link(qpn);
+        bool is_owner;
+
+        CHECK(link && !link_is_self(link) && (!first || link == first));
+        first = link;
+        rundown_enter();
+        is_owner = local_is_owner(link, qpn / LOCAL_BLOCK_QPNS);
+        rundown_exit();
+        CHECK(is_owner);
+    }
+    atomic_store(&board->word[FOUND], 1);
+}
+
+static void test_peers_find_the_owner_of_an_area(void **state)
+{
+    board_clear();
+    RUN_SIDES(holds_many, finds_blocks_of_areas);
 }
 
 static void releases_and_waits(unsigned number)
@@ -171,7 +239,7 @@ static void lets_others_have_theirs(unsigned number)
     length = block_address(allocate() / LOCAL_BLOCK_QPNS, &address);
     fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     CHECK(bind(fd, (struct sockaddr *)&address, length) < 0 && errno == EADDRINUSE);
-    CHECK(strcmp(address.sun_path + 1, "softhca/1/qpn/0000") > 0);
+    CHECK(strcmp(address.sun_path + 1, "softhca/2/qpn/0000") > 0);
 }
 
 static void test_the_kernel_arbitrates(void **state)
@@ -210,6 +278,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_numbers_are_unique),
+        cmocka_unit_test(test_many_numbers_take_few_descriptors),
+        cmocka_unit_test(test_peers_find_the_owner_of_an_area),
         cmocka_unit_test(test_a_released_number_rests_for_a_round),
         cmocka_unit_test(test_a_released_number_rests_in_a_full_block),
         cmocka_unit_test(test_processes_start_at_different_numbers),

@@ -255,7 +255,7 @@ static void test_many_searches_end_in_one_link(void **state)
 static void squats(unsigned number)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    int length = snprintf(address.sun_path + 1, sizeof(address.sun_path) - 1, "softhca/1/test/e");
+    int length = snprintf(address.sun_path + 1, sizeof(address.sun_path) - 1, "softhca/2/test/e");
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     struct local_name *name;
     struct link *link;

@@ -57,6 +57,24 @@ static void header_describes_the_segment(void **state)
     assert_ptr_equal(segment_cq(3), segment_at(header->cqs.offset + 3 * sizeof(struct cq_record)));
 }
 
+/* Accessible is what is in use, in large steps. */
+static void records_of_qps_open_when_they_are_used(void **state)
+{
+    const struct segment_header *header = segment_header();
+    uint32_t before = header->qps_open;
+
+    assert_true(before > 0 && before < LIMIT_QP);
+    assert_int_equal(segment_open_qp(before - 1), 0);
+    assert_int_equal(header->qps_open, before);
+    assert_int_equal(segment_open_qp(before), 0);
+    assert_true(header->qps_open > before && header->qps_open < LIMIT_QP);
+    segment_qp(before)->qpn = 1;
+    assert_int_equal(segment_open_qp(LIMIT_QP - 1), 0);
+    assert_int_equal(header->qps_open, LIMIT_QP);
+    segment_qp(LIMIT_QP - 1)->qpn = 1;
+    segment_qp(before)->qpn = segment_qp(LIMIT_QP - 1)->qpn = 0;
+}
+
 /* A reader gets a read-only descriptor, and can open the file anew through it. */
 static void readers_cannot_write_the_tables(void **state)
 {
@@ -450,6 +468,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         test(header_describes_the_segment),
+        test(records_of_qps_open_when_they_are_used),
         test(readers_cannot_write_the_tables),
         test(what_is_released_is_punched_out),
         cmocka_unit_test(a_released_piece_of_a_page_is_zero),

@@ -105,7 +105,7 @@ int attach_connect(uint32_t block, struct ucred *ret_peer)
     char name[64];
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
-    snprintf(name, sizeof(name), SEGMENT_REQUEST_NAME_PREFIX "%04x", block);
+    snprintf(name, sizeof(name), SEGMENT_REQUEST_NAME_PREFIX "%04x", segment_request_named_block(block));
     length = unix_name_address(name, &address);
     if (fd < 0 || connect(fd, (struct sockaddr *)&address, length) != 0 ||
         getsockopt(fd, SOL_SOCKET, SO_PEERCRED, ret_peer, &size) != 0) {

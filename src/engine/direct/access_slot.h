@@ -9,8 +9,8 @@
  *   bit 2        ACCESS_SLOT_GIVEN_UP
  *   bit 3        ACCESS_SLOT_VOIDED
  *   bits 4-22    slot in the owner's key table
- *   bits 23-38   slot in the owner's QP table
- *   bits 39-63   generation: how often the slot was taken. The owner, who compares two loads of the word, does not
+ *   bits 23-40   slot in the owner's QP table
+ *   bits 41-63   generation: how often the slot was taken. The owner, who compares two loads of the word, does not
  *                mistake a new access for the one it waits for. */
 #ifndef ENGINE_DIRECT_ACCESS_SLOT_H
 #define ENGINE_DIRECT_ACCESS_SLOT_H
@@ -38,8 +38,9 @@ enum access_kind {
 #define ACCESS_SLOT_VOIDED     8u
 #define ACCESS_SLOT_KEY_SHIFT  4
 #define ACCESS_SLOT_QP_SHIFT   23
-#define ACCESS_SLOT_GENERATION ((uint64_t)1 << 39)
-_Static_assert(LIMIT_KEY_SLOTS <= 1u << (ACCESS_SLOT_QP_SHIFT - ACCESS_SLOT_KEY_SHIFT) && LIMIT_QP <= 65536,
+#define ACCESS_SLOT_GENERATION ((uint64_t)1 << 41)
+_Static_assert(LIMIT_KEY_SLOTS <= 1u << (ACCESS_SLOT_QP_SHIFT - ACCESS_SLOT_KEY_SHIFT) &&
+                   LIMIT_QP <= ACCESS_SLOT_GENERATION >> ACCESS_SLOT_QP_SHIFT,
                "key slot and QP slot fit below the generation");
 
 #define ACCESS_PIECES 2

@@ -90,6 +90,10 @@ struct qp *qp_take_slot(uint32_t *ret_slot)
 
     if (slot == NO_OBJECT)
         return NULL;
+    if (segment_open_qp(slot)) {
+        number_return(&pool_qps, slot);
+        return NULL;
+    }
     lock_acquire(&idle_lock);
     qp = idle;
     if (qp)
