@@ -479,6 +479,8 @@ static bool take_control(struct cutter *cutter, const struct capture_record *rec
 {
     const bool is_response = !(opcode_table[record->opcode].properties & OPCODE_REQUEST);
 
+    if (record->opcode == OPCODE_CNP)
+        return false;
     if (!opcode_table[record->opcode].name)
         add_comment(cutter->pending, "QP 0x%06x sent a request of unknown opcode 0x%02x to QP 0x%06x",
                     record->src_qpn & PSN_MASK, record->opcode, record->dest_qpn & PSN_MASK);
@@ -496,9 +498,12 @@ static bool is_plausible(const struct capture_record *record)
 {
     if (record->captured > record->payload_length)
         return false;
+    if (record->opcode == OPCODE_CNP)
+        return !record->payload_length && !(record->flags & CAPTURE_BY_LINK);
     if (!(record->flags & CAPTURE_BY_LINK))
-        return record->payload_length <= CUT_PAYLOAD_MAX;
-    return record->mtu >= CUT_MTU_MIN && record->mtu <= CUT_PAYLOAD_MAX && record->link_mtu >= record->mtu &&
+        return record->payload_length <=
+               (record->packet_flags & PACKET_FRAME ? CUT_PAYLOAD_MAX : CUT_PACKET_MAX);
+    return record->mtu >= CUT_MTU_MIN && record->mtu <= CUT_PACKET_MAX && record->link_mtu >= record->mtu &&
            record->link_mtu <= LINK_MTU_MAX && record->payload_length <= record->link_mtu;
 }
 

@@ -102,6 +102,12 @@ static void take_word(struct qp *qp, const struct packet *packet)
         break;
     case LOSSY_CNP:
         atomic_fetch_add_explicit(&counters->cnps_received, 1, memory_order_relaxed);
+        if (qp->by_packets & QP_CAPTURED) {
+            struct packet_grh path;
+
+            capture_path_of(qp, true, &path);
+            capture_cnp_arrived(qp, &path);
+        }
         transport_congested(&qp->transport);
         return; /* of a peer that loses nothing itself */
     case LOSSY_LOST:

@@ -156,7 +156,7 @@ void raw_arrived(struct lane *lane, const struct packet *packet)
     else if (link_peer_uid(link) != geteuid())
         return; /* frames of another user are not trusted */
     memcpy(bytes, packet->payload, packet->payload_length);
-    if (!flows_deliver(&frame))
+    if (!capture_steer(&frame, packet->src_qpn))
         stray_note(STRAY_FRAME, packet, true);
 }
 
