@@ -27,6 +27,7 @@
 struct sent {
     psn_t psn, cut_psn;
     uint32_t span, count;
+    uint32_t parts;    /* that a packet of the response to a READ becomes, if it is full */
     uint32_t messages; /* that had ended with it */
 };
 
@@ -381,6 +382,7 @@ static void take_request(struct cutter *cutter, struct flow *flow, const struct 
     if (place_request(flow, packet->psn, comment, &sent)) {
         add_comment(comment, "sent again");
     } else {
+        sent.parts = record->link_mtu / record->mtu;
         sent.span = is_read ? packets_of(packet->dma_length, record->link_mtu) : 1;
         sent.count = packets_of(is_read ? packet->dma_length : packet->payload_length, record->mtu);
         flow->messages += (properties & (OPCODE_LAST | OPCODE_ONLY)) != 0;
@@ -423,8 +425,7 @@ static void take_response(struct cutter *cutter, struct flow *flow, const struct
 
     add_fate(comment, record);
     if (sent) {
-        psn = psn_add(sent->cut_psn,
-                      (uint32_t)psn_diff(packet->psn, sent->psn) * (record->link_mtu / record->mtu));
+        psn = psn_add(sent->cut_psn, (uint32_t)psn_diff(packet->psn, sent->psn) * sent->parts);
         flow->acked = packet->psn;
         flow->msn_ahead = packet->msn - sent->messages;
     }

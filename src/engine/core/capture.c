@@ -232,6 +232,8 @@ static void fill_link(const struct qp *qp, const struct packet *packet, struct c
         return;
     record->flags |= CAPTURE_BY_LINK;
     record->link_mtu = packet->flags & PACKET_BY_REFERENCE ? link->reference_mtu : link->mtu;
+    if (BTH_OPERATION(packet->opcode) == OP_READ_REQUEST && (packet->syndrome & PACKET_BY_PATH_MTU))
+        record->link_mtu = record->mtu;
     if (qp->record->type == IBV_QPT_UC)
         record->flags |= CAPTURE_UNACKED;
 }

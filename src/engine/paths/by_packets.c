@@ -33,6 +33,13 @@ static bool recovers(struct qp *qp, bool loses)
     return false;
 }
 
+/* Faults of packets strike those of the path MTU, as on a wire. What is begun already keeps its packets. */
+static bool cuts(const struct qp *qp, uint8_t why)
+{
+    return (why & (QP_LOSES | QP_PEER_LOSES)) && is_connected(qp->record) && qp->transport.link.local &&
+           qp->record->attributes.path_mtu;
+}
+
 void by_packets_choose(struct qp *qp)
 {
     uint8_t why = qp->by_packets & QP_PEER_LOSES;
@@ -41,6 +48,7 @@ void by_packets_choose(struct qp *qp)
         why |= QP_CAPTURED;
     if (packet_faults_name(qp))
         why |= QP_LOSES;
+    qp->transport.link.carriage = cuts(qp, why) ? WQE_BY_PATH_MTU : WQE_BY_BYTES;
     if (recovers(qp, why & (QP_LOSES | QP_PEER_LOSES)))
         why |= QP_RECOVERS;
     qp->by_packets = why;
