@@ -27,6 +27,7 @@
 struct sent {
     psn_t psn, cut_psn;
     uint32_t span, count;
+    uint32_t parts;    /* that a packet of the response to a READ becomes, if it is full */
     uint32_t messages; /* that had ended with it */
 };
 
@@ -381,6 +382,7 @@ static void take_request(struct cutter *cutter, struct flow *flow, const struct 
     if (place_request(flow, packet->psn, comment, &sent)) {
         add_comment(comment, "sent again");
     } else {
+        sent.parts = record->link_mtu / record->mtu;
         sent.span = is_read ? packets_of(packet->dma_length, record->link_mtu) : 1;
         sent.count = packets_of(is_read ? packet->dma_length : packet->payload_length, record->mtu);
         flow->messages += (properties & (OPCODE_LAST | OPCODE_ONLY)) != 0;
@@ -423,8 +425,7 @@ static void take_response(struct cutter *cutter, struct flow *flow, const struct
 
     add_fate(comment, record);
     if (sent) {
-        psn = psn_add(sent->cut_psn,
-                      (uint32_t)psn_diff(packet->psn, sent->psn) * (record->link_mtu / record->mtu));
+        psn = psn_add(sent->cut_psn, (uint32_t)psn_diff(packet->psn, sent->psn) * sent->parts);
         flow->acked = packet->psn;
         flow->msn_ahead = packet->msn - sent->messages;
     }
@@ -479,6 +480,8 @@ static bool take_control(struct cutter *cutter, const struct capture_record *rec
 {
     const bool is_response = !(opcode_table[record->opcode].properties & OPCODE_REQUEST);
 
+    if (record->opcode == OPCODE_CNP)
+        return false;
     if (!opcode_table[record->opcode].name)
         add_comment(cutter->pending, "QP 0x%06x sent a request of unknown opcode 0x%02x to QP 0x%06x",
                     record->src_qpn & PSN_MASK, record->opcode, record->dest_qpn & PSN_MASK);
@@ -496,9 +499,12 @@ static bool is_plausible(const struct capture_record *record)
 {
     if (record->captured > record->payload_length)
         return false;
+    if (record->opcode == OPCODE_CNP)
+        return !record->payload_length && !(record->flags & CAPTURE_BY_LINK);
     if (!(record->flags & CAPTURE_BY_LINK))
-        return record->payload_length <= CUT_PAYLOAD_MAX;
-    return record->mtu >= CUT_MTU_MIN && record->mtu <= CUT_PAYLOAD_MAX && record->link_mtu >= record->mtu &&
+        return record->payload_length <=
+               (record->packet_flags & PACKET_FRAME ? CUT_PAYLOAD_MAX : CUT_PACKET_MAX);
+    return record->mtu >= CUT_MTU_MIN && record->mtu <= CUT_PACKET_MAX && record->link_mtu >= record->mtu &&
            record->link_mtu <= LINK_MTU_MAX && record->payload_length <= record->link_mtu;
 }
 

@@ -15,7 +15,8 @@
 #include "wire/packet.h"
 
 #define CUT_COMMENT_MAX 160
-#define CUT_PAYLOAD_MAX 4096u /* of a packet: the largest path MTU */
+#define CUT_PACKET_MAX  4096u /* payload of a packet: the largest path MTU */
+#define CUT_PAYLOAD_MAX 8192u /* what is not cut: the longest frame of a RAW_PACKET QP */
 
 struct cut_packet {
     const struct capture_record *record; /* of which it is a part */

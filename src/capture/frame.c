@@ -84,15 +84,30 @@ static void add_icrc(const struct cut_packet *packet, uint8_t *udp, size_t udp_p
         icrc[ICRC_LENGTH - 1] ^= 0xff;
 }
 
+_Static_assert(CNP_LENGTH <= HEADER_LENGTH_MAX, "put_headers() has room");
+
+static size_t put_headers(const struct packet *packet, uint8_t *headers)
+{
+    if (packet->opcode != OPCODE_CNP)
+        return codec_encode(packet, headers);
+    codec_encode_cnp(packet->dest_qpn, headers);
+    return CNP_LENGTH;
+}
+
 size_t frame_build(const struct cut_packet *packet, uint8_t *ret_frame, size_t *ret_length)
 {
     const struct capture_record *record = packet->record;
     const uint32_t pad = codec_pad(packet->packet.payload_length);
     uint8_t headers[HEADER_LENGTH_MAX], *at = ret_frame, *udp;
-    const size_t header_length = codec_encode(&packet->packet, headers);
-    const size_t udp_payload = codec_udp_payload_length(&packet->packet);
+    const size_t header_length = put_headers(&packet->packet, headers);
+    const size_t udp_payload = header_length + packet->packet.payload_length + pad + ICRC_LENGTH;
     const bool is_ipv4 = ipudp_gid_is_ipv4(record->source) && ipudp_gid_is_ipv4(record->destination);
 
+    if (record->packet_flags & PACKET_FRAME) {
+        memcpy(ret_frame, packet->payload, packet->captured);
+        *ret_length = packet->packet.payload_length;
+        return packet->captured;
+    }
     if (!header_length)
         return 0;
     put_mac(at, record->destination);

@@ -24,7 +24,7 @@
 #include "base/types.h"
 
 #define CAPTURE_MAGIC     0x0050414341434853ull /* "SHCACAP" */
-#define CAPTURE_VERSION   1u
+#define CAPTURE_VERSION   2u
 #define CAPTURE_DATA      4096u
 #define CAPTURE_ALIGNMENT 16u
 #define CAPTURE_QPNS      32u
@@ -91,7 +91,8 @@ struct capture_record {
     uint8_t traffic_class, hop_limit, service_level, reserved;
     uint8_t source[16], destination[16]; /* GIDs */
 
-    /* As in struct packet (wire/packet.h): */
+    /* As in struct packet (wire/packet.h). OPCODE_CNP: a congestion notification, whose QPs are all that it has.
+     * PACKET_FRAME: the payload is an Ethernet frame, and what is above it in this record is not used. */
     uint8_t opcode, packet_flags;
     uint16_t pkey;
     uint32_t dest_qpn, src_qpn, psn, ack_psn;

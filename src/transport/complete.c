@@ -79,7 +79,7 @@ bool sender_advance(struct transport_qp *qp, psn_t limit)
             sender->unacked_psn = end;
             if (rd_atomic) {
                 sender->rd_atomic_wqes--;
-                sender->references_requested -= wqe->by_reference;
+                sender->references_requested -= goes_by_reference(wqe);
                 sender->read_offset = 0;
                 rd_atomic_done(sender);
             }
@@ -190,7 +190,7 @@ void sender_piggybacked(struct transport_qp *qp, psn_t psn)
  * use for: the fault is on this side. */
 static enum verdict verdict_of(const struct send_wqe *wqe, uint8_t code)
 {
-    if (code == NAK_INVALID_RD && wqe->by_reference && !awaits_response(wqe))
+    if (code == NAK_INVALID_RD && goes_by_reference(wqe) && !awaits_response(wqe))
         return VERDICT_LOCAL_PROTECTION;
     return verdict_of_nak(code);
 }
@@ -319,8 +319,8 @@ static bool response_fits(const struct transport_qp *qp, const struct send_wqe *
                !(packet->flags & PACKET_BY_REFERENCE);
     if (wqe->opcode != IBV_WR_RDMA_READ)
         return false;
-    if (wqe->by_reference != !!(packet->flags & PACKET_BY_REFERENCE) ||
-        (wqe->by_reference && gather_referenced(packet) != packet->payload_length))
+    if (goes_by_reference(wqe) != !!(packet->flags & PACKET_BY_REFERENCE) ||
+        (goes_by_reference(wqe) && gather_referenced(packet) != packet->payload_length))
         return false;
     if (!last)
         return ((properties & (OPCODE_FIRST | OPCODE_MIDDLE)) || wqe->read_part) &&

@@ -59,7 +59,8 @@ static enum direct done(struct transport_qp *qp, struct send_wqe *wqe, enum requ
                         enum verdict verdict)
 {
     wqe->verdict = (uint8_t)verdict;
-    wqe->by_reference = wqe->exposed = false;
+    wqe->carriage = WQE_BY_BYTES;
+    wqe->exposed = false;
     wqe->read_part = 0;
     wqe->packets = 0;
     qp->record->sender.begun++;

@@ -230,7 +230,7 @@ static void diagnose_send(struct transport_qp *qp, struct send_wqe *wqe, enum ve
         if (!(wqe->flags & (WQE_INLINE | WQE_COPIED)))
             diagnose_list(qp, send_wqe_body(wqe, (enum ibv_qp_type)record->type), wqe->num_sge, record->pd,
                           wqe->length, wqe->opcode == IBV_WR_RDMA_READ || wqe_is_atomic(wqe), fault);
-        if (fault->cause == FAULT_PAGES && wqe->by_reference)
+        if (fault->cause == FAULT_PAGES && goes_by_reference(wqe))
             fault->cause = FAULT_REFERENCE;
         return;
     case VERDICT_LOCAL_QP_OPERATION:

@@ -146,10 +146,17 @@ void sender_revoke(struct transport_qp *qp);
 /* UC: completes what needs no acknowledgement of the peer. false as in sender_advance(). */
 bool sender_complete_unacknowledged(struct transport_qp *qp);
 
+static inline bool goes_by_reference(const struct send_wqe *wqe)
+{
+    return wqe->carriage == WQE_BY_REFERENCE;
+}
+
 /* Payload of a packet of the message, or of the response to a READ. */
 static inline uint32_t packet_mtu(const struct transport_qp *qp, const struct send_wqe *wqe)
 {
-    return wqe->by_reference ? qp->link.reference_mtu : qp->link.mtu;
+    if (likely(wqe->carriage == WQE_BY_BYTES))
+        return qp->link.mtu;
+    return goes_by_reference(wqe) ? qp->link.reference_mtu : 128u << qp->record->attributes.path_mtu;
 }
 
 /* --- direct.c ------------------------------------------------------------------------------------- */
@@ -333,6 +340,15 @@ static inline uint32_t responder_common_mtu(const struct transport_qp *qp, const
     if (likely(theirs == ours) || !theirs || !ours)
         return UINT32_MAX;
     return 128u << min_of(theirs, ours);
+}
+
+/* enum ibv_mtu of the response's packets, where a READ request asks for those of the path MTU. The other end may say
+ * anything, and a QP whose requests another process executes has no path MTU there. */
+static inline uint8_t responder_asked_mtu(const struct transport_qp *qp, const struct packet *packet)
+{
+    const uint32_t theirs = packet->syndrome & PACKET_MTU, ours = qp->record->attributes.path_mtu;
+
+    return (uint8_t)min_of(theirs, ours ? ours : IBV_MTU_4096 + 0u);
 }
 
 /* Does the packet contradict itself, or segment its message wrongly? On the network all packets of a message

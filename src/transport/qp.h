@@ -279,6 +279,7 @@ struct link_properties {
     bool reliable;
     bool local;          /* between processes of a host: packets have src_qpn and enum packet_hints */
     bool piggyback_acks; /* carries PACKET_HAS_ACK */
+    uint8_t carriage;    /* enum wqe_carriage of requests that are begun: WQE_BY_BYTES or WQE_BY_PATH_MTU */
     bool deposits;       /* ports->direct->peek_remote_receive() is called */
     /* Only WRITE is offered to map(): max_rd_atomic exceeds what the peer granted, which its responder checks. */
     bool rd_atomic_by_packets;

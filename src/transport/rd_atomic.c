@@ -143,10 +143,9 @@ void responder_enqueue_read(struct transport_qp *qp, const struct packet *packet
         (packet->flags & PACKET_BY_REFERENCE) && qp->link.reference_mtu && packet->dma_length;
     /* The path MTUs of the two ends differ: responds in packets of the smaller one, which the requester finds
      * invalid, as it would on a network. */
-    if (qp->link.local && unlikely(packet->dma_length > responder_common_mtu(qp, packet))) {
-        uint32_t theirs = packet->syndrome & PACKET_MTU, ours = qp->record->attributes.path_mtu;
-
-        resource->mtu = (uint8_t)min_of(theirs, ours);
+    if (qp->link.local && unlikely((packet->syndrome & PACKET_BY_PATH_MTU) ||
+                                   packet->dma_length > responder_common_mtu(qp, packet))) {
+        resource->mtu = responder_asked_mtu(qp, packet);
         resource->by_reference = false;
     }
     resource->packets = packets_of(packet->dma_length, response_mtu(qp, resource));

@@ -124,6 +124,14 @@ static void invalid(struct transport_qp *qp, psn_t psn)
     responder_violation(qp, psn, VERDICT_INVALID_REQUEST, IBV_EVENT_QP_REQ_ERR);
 }
 
+/* As the process that executes the READ finds it. */
+static uint32_t relayed_mtu(const struct transport_qp *qp, const struct packet *packet)
+{
+    const uint8_t asked = packet->syndrome & PACKET_BY_PATH_MTU ? responder_asked_mtu(qp, packet) : 0;
+
+    return asked ? 128u << asked : qp->link.mtu;
+}
+
 /* PSNs of a request; 0: the packet contradicts itself. */
 static uint32_t psns_of(const struct transport_qp *qp, const struct packet *packet, uint32_t properties)
 {
@@ -131,7 +139,8 @@ static uint32_t psns_of(const struct transport_qp *qp, const struct packet *pack
     if (packet->flags & PACKET_BY_REFERENCE)
         return 0;
     if (properties & OPCODE_READ)
-        return packet->dma_length <= LIMIT_MESSAGE ? packets_of(packet->dma_length, qp->link.mtu) : 0;
+        return packet->dma_length <= LIMIT_MESSAGE ? packets_of(packet->dma_length, relayed_mtu(qp, packet))
+                                                   : 0;
     if ((properties & (OPCODE_SEND | OPCODE_WRITE)) && responder_is_segmented_wrong(qp, packet, properties))
         return 0;
     return 1;

@@ -107,7 +107,8 @@ static enum verdict choose_reference(const struct transport_qp *qp, struct send_
         gather_check(qp, send_wqe_body(wqe, IBV_QPT_RC), wqe->num_sge, qp->record->pd, read, &references);
     if (verdict != VERDICT_OK)
         return verdict;
-    wqe->by_reference = read || (references && references <= PACKET_REFERENCES);
+    if (read || (references && references <= PACKET_REFERENCES))
+        wqe->carriage = WQE_BY_REFERENCE;
     return VERDICT_OK;
 }
 
@@ -184,7 +185,7 @@ static inline void begin_two_sided(struct transport_qp *qp, const struct send_wq
     uint32_t number = qp->two_sided++;
 
     qp->two_sided_end = sender->begun;
-    qp->deposits = unlikely(qp->link.deposits) && wqe->by_reference && kind == REQUEST_SEND &&
+    qp->deposits = unlikely(qp->link.deposits) && goes_by_reference(wqe) && kind == REQUEST_SEND &&
                    wqe->packets > 1 &&
                    qp->ports->direct->peek_remote_receive(qp, number, wqe->length,
                                                           sender->begun - sender->completed == 1);
@@ -203,7 +204,8 @@ static bool begin(struct transport_qp *qp, struct send_wqe *wqe, const struct re
     if (unlikely(sender->waiting != SENDER_RUNS))
         return false;
     wqe->verdict = VERDICT_OK;
-    wqe->by_reference = wqe->exposed = false;
+    wqe->carriage = qp->link.carriage;
+    wqe->exposed = false;
     wqe->read_part = 0;
     wqe->packets = 0;
     verdict = check_kind(qp, wqe, kind);
@@ -233,7 +235,7 @@ static bool begin(struct transport_qp *qp, struct send_wqe *wqe, const struct re
         begin_two_sided(qp, wqe, kind);
     if (awaits_response(wqe)) {
         sender->rd_atomic_wqes++;
-        sender->references_requested += wqe->by_reference;
+        sender->references_requested += goes_by_reference(wqe);
     }
     if (unlikely(!qp->link.reliable))
         window_number(qp, wqe);
@@ -321,7 +323,7 @@ static int transmit_message(struct transport_qp *qp, struct send_wqe *wqe, const
 
         return qp->ports->send(qp, packet, &vector, 1, NULL);
     }
-    if (likely(wqe->num_sge == 1 && !wqe->by_reference)) {
+    if (likely(wqe->num_sge == 1 && !goes_by_reference(wqe))) {
         struct memory_range range;
 
         verdict =
@@ -338,7 +340,7 @@ static int transmit_message(struct transport_qp *qp, struct send_wqe *wqe, const
         fail_here(&qp->record->sender, wqe, verdict);
         return -EPROTO;
     }
-    if (!wqe->by_reference)
+    if (!goes_by_reference(wqe))
         return qp->ports->send(qp, packet, gather.vector, gather.count, NULL);
 
     packet->flags |= PACKET_BY_REFERENCE;
@@ -432,7 +434,8 @@ bool sender_complete_unacknowledged(struct transport_qp *qp)
             break;
         if (!wqe->packets)
             continue;
-        if (wqe->by_reference && psn_diff(sender->unacked_psn, psn_add(wqe->first_psn, wqe->packets)) < 0)
+        if (goes_by_reference(wqe) &&
+            psn_diff(sender->unacked_psn, psn_add(wqe->first_psn, wqe->packets)) < 0)
             break;
         limit = psn_add(wqe->first_psn, wqe->packets);
     }
@@ -465,7 +468,7 @@ static inline bool begin_or_execute(struct transport_qp *qp, struct send_wqe *wq
  * deposited half is counted at the last packet. */
 static inline uint32_t bytes_copied(const struct transport_qp *qp, const struct send_wqe *wqe)
 {
-    if (!wqe->by_reference && !awaits_response(wqe))
+    if (!goes_by_reference(wqe) && !awaits_response(wqe))
         return min_of(wqe->length, qp->link.mtu);
     if (unlikely(is_deposited(qp, wqe)) && qp->record->sender.next_offset + 1 == wqe->packets)
         return wqe->length / 2;

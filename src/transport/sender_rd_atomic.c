@@ -11,8 +11,10 @@ static enum verdict fill_read(struct transport_qp *qp, struct send_wqe *wqe, uin
     packet->rkey = wqe->rkey;
     packet->address = wqe->remote_address + offset;
     packet->dma_length = at + asked == wqe->packets ? wqe->length - offset : asked * mtu;
-    if (wqe->by_reference)
+    if (goes_by_reference(wqe))
         packet->flags |= PACKET_BY_REFERENCE;
+    else if (unlikely(wqe->carriage == WQE_BY_PATH_MTU))
+        packet->syndrome |= PACKET_BY_PATH_MTU;
     /* The addresses are needed only when the response comes, but a READ into memory without rights must not be sent. */
     return gather_check(qp, send_wqe_body(wqe, IBV_QPT_RC), wqe->num_sge, qp->record->pd, true, &ignored);
 }

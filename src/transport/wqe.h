@@ -44,12 +44,19 @@ enum send_wqe_flags {
     WQE_LOST = 128,
 };
 
+/* How packets of the message carry its bytes; of a READ those of its response. Set when the WQE is begun. */
+enum wqe_carriage {
+    WQE_BY_BYTES,
+    WQE_BY_REFERENCE, /* PACKET_BY_REFERENCE */
+    WQE_BY_PATH_MTU,  /* on one host, where packets may get lost: no longer than the path MTU */
+};
+
 struct send_wqe {
     uint64_t wr_id;
     uint8_t opcode;       /* enum ibv_wr_opcode */
     uint8_t flags;        /* enum send_wqe_flags; WQE_SIGNALED already includes sq_sig_all */
     uint8_t num_sge;      /* 0 with WQE_INLINE */
-    uint8_t by_reference; /* 1: sent with PACKET_BY_REFERENCE (READ: its response comes so) */
+    uint8_t carriage;     /* enum wqe_carriage */
     uint32_t length;      /* of the message */
     uint32_t imm_or_rkey; /* immediate (network order), rkey to invalidate, or FETH */
     uint32_t rkey;
@@ -87,7 +94,7 @@ static inline void send_wqe_note(struct send_wqe *wqe, uint64_t wr_id, uint8_t o
     wqe->wr_id = wr_id;
     wqe->opcode = opcode;
     wqe->flags = flags;
-    wqe->num_sge = wqe->by_reference = 0;
+    wqe->num_sge = wqe->carriage = 0;
     wqe->length = length;
     wqe->stamp = 0; /* STAMP_NONE: times are not recorded */
 }

@@ -81,7 +81,6 @@ struct datagram {
     uint32_t length; /* bytes of all packets */
 };
 #define DATAGRAM_MAX 65536u
-#define OPCODE_CNP   0x81 /* congestion notification packet (IBA annex A17.9) */
 
 /* A socket that packets are read from: a shard, a multicast group's socket, or the read end of our forwarding
  * socket, where each datagram follows its struct datagram. */

@@ -32,9 +32,7 @@
  * is no other one. */
 #define DEFAULT_SEGMENT_AFTER 16u
 #define DEFAULT_SEGMENT_MAX   512u /* bytes; larger segments might exceed the MTU of another path */
-/* CNP: 16 reserved bytes after the BTH (IBA annex A17.9.3). */
-#define NOTIFICATION_LENGTH (BTH_LENGTH + 16u + ICRC_LENGTH)
-#define BTH_BECN            0x40
+#define NOTIFICATION_LENGTH   (CNP_LENGTH + (uint32_t)ICRC_LENGTH)
 
 /* One datagram: packets of the same size, except that the last may be smaller. */
 struct message {
@@ -480,21 +478,9 @@ static void stage(struct udp_lane *lane, const struct lane_socket *sock, const s
 static void stage_notification(struct udp_lane *lane, const struct lane_socket *sock,
                                const struct udp_path *path, uint32_t dest_qpn)
 {
-    const uint8_t bth[BTH_LENGTH] = {
-        OPCODE_CNP,
-        0,
-        0xff, /* P_Key */
-        0xff,
-        BTH_BECN,
-        (uint8_t)(dest_qpn >> 16),
-        (uint8_t)(dest_qpn >> 8),
-        (uint8_t)dest_qpn,
-    };
     struct message *message = message_for(lane, sock, path, NOTIFICATION_LENGTH);
-    uint8_t *bytes = lane->buffers->bytes + lane->filled;
 
-    memset(bytes, 0, NOTIFICATION_LENGTH);
-    memcpy(bytes, bth, sizeof(bth));
+    codec_encode_cnp(dest_qpn, lane->buffers->bytes + lane->filled);
     finish(lane, sock, message, NOTIFICATION_LENGTH);
     udp_count(&udp_counters->cnps_sent, 1);
 }
@@ -541,14 +527,17 @@ uint16_t udp_source_port(struct udp_lane *lane, const uint8_t destination[16])
     return port;
 }
 
-void udp_notify(struct udp_lane *lane, const struct udp_path *path, uint32_t dest_qpn)
+bool udp_notify(struct udp_lane *lane, const struct udp_path *path, uint32_t dest_qpn)
 {
     const struct lane_socket *sock;
+    bool staged;
 
     lock_acquire(&lane->lock);
-    if (make_space(lane, path, &sock) == 0)
+    staged = make_space(lane, path, &sock) == 0;
+    if (staged)
         stage_notification(lane, sock, path, dest_qpn);
     lock_release(&lane->lock);
+    return staged;
 }
 
 void lane_after_fork_in_child(void)

@@ -118,8 +118,8 @@ int udp_send(struct udp_lane *lane, const struct udp_path *path, const struct pa
              const struct iovec *gather, unsigned gather_count);
 /* The UDP port from which packets of the lane to that address leave; 0: none has left yet. */
 uint16_t udp_source_port(struct udp_lane *lane, const uint8_t destination[16]);
-/* Sends a CNP (IBA annex A17.9.3) to that QP, or drops it while the lane is blocked. */
-void udp_notify(struct udp_lane *lane, const struct udp_path *path, uint32_t dest_qpn);
+/* Sends a CNP (IBA annex A17.9.3) to that QP. False: it is dropped, because the lane is blocked or leads nowhere. */
+bool udp_notify(struct udp_lane *lane, const struct udp_path *path, uint32_t dest_qpn);
 /* Ends a batch of udp_send(). Makes a system call, so the caller holds no lock that another thread waits
  * for. */
 void udp_flush(struct udp_lane *lane);

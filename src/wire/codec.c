@@ -2,6 +2,7 @@
 #include "wire/codec.h"
 
 #include <errno.h>
+#include <string.h>
 
 #include "wire/cursor.h"
 
@@ -16,6 +17,7 @@
 #define BTH_VERSION(word) ((word) >> 16 & 0x0fu)
 #define BTH_ACK_REQUEST   0x80000000u
 #define BTH_NUMBER        0xffffffu
+#define BTH_BECN          0x40000000u
 
 static void get_bth(struct cursor_in *in, struct packet *packet)
 {
@@ -157,4 +159,13 @@ size_t codec_encode(const struct packet *packet, uint8_t ret_bytes[HEADER_LENGTH
     if (info->header_length != BTH_LENGTH)
         put_extensions(&out, info->properties, packet);
     return (size_t)(out.at - ret_bytes);
+}
+
+void codec_encode_cnp(uint32_t dest_qpn, uint8_t ret_bytes[CNP_LENGTH])
+{
+    struct cursor_out out = {.at = ret_bytes, .end = ret_bytes + CNP_LENGTH};
+
+    memset(ret_bytes, 0, CNP_LENGTH);
+    cursor_put32(&out, (uint32_t)OPCODE_CNP << 24 | CNP_PKEY);
+    cursor_put32(&out, BTH_BECN | (dest_qpn & BTH_NUMBER));
 }

@@ -48,4 +48,9 @@ int codec_decode(const void *bytes, size_t length, struct packet *ret_packet);
  * bytes of zeros and the ICRC. */
 size_t codec_encode(const struct packet *packet, uint8_t ret_bytes[HEADER_LENGTH_MAX]);
 
+/* A congestion notification packet: BTH and 16 reserved bytes (IBA annex A17.9.3). The caller appends the ICRC. */
+#define CNP_PKEY   0xffffu
+#define CNP_LENGTH (BTH_LENGTH + 16u)
+void codec_encode_cnp(uint32_t dest_qpn, uint8_t ret_bytes[CNP_LENGTH]);
+
 #endif

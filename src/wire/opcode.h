@@ -41,6 +41,10 @@ enum bth_opcode {
     OP_SEND_ONLY_INVALIDATE = 0x17,
     OP_FLUSH = 0x1c,
     OP_ATOMIC_WRITE = 0x1d,
+
+    /* Congestion notification packet (IBA annex A17.9): of no service, and of the network path alone. No row of
+     * opcode_table, so that transport never takes one for a packet of a QP. */
+    OPCODE_CNP = 0x81,
 };
 
 /* Each opcode has exactly one of FIRST, MIDDLE, LAST, ONLY. READ requests, atomics, FLUSH and acknowledgements are

@@ -43,6 +43,8 @@ enum packet_hints {
     /* A READ, atomic or FLUSH request that directly follows another one. From the network: a packet of the same
      * datagram as the one before. */
     PACKET_TOGETHER = 16,
+    /* A READ request: the packets of the response are to have the path MTU. */
+    PACKET_BY_PATH_MTU = 32,
 };
 
 /* In `syndrome`, with PACKET_LOSSY | PACKET_DROPPED. */

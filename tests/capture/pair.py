@@ -3,13 +3,14 @@
 """Starts the server of a program, waits until it listens, starts its client, and ends as they do.
 
 usage: pair.py PORT SERVER... -- CLIENT...
-PORT: TCP; 0: the server is ready when it says so on stdout; a name: when the abstract socket with it in its name is there.
+PORT: TCP; a name: the server is ready when the abstract socket with it in its name is there; #bytes: when it says that.
 """
 
 import os
 import re
 import subprocess
 import sys
+import threading
 import time
 
 
@@ -26,9 +27,17 @@ def listens(port):
 
 def main():
     port, split = sys.argv[1], sys.argv.index("--")
-    server = subprocess.Popen(sys.argv[2:split], stdin=subprocess.DEVNULL)
+    says = port.startswith("#")
+    ours, its = os.openpty() if says else (None, None)  # to a pipe it would write when it ends
+    server = subprocess.Popen(sys.argv[2:split], stdin=subprocess.DEVNULL, stdout=its)
     deadline = time.monotonic() + 60
-    while not listens(port):
+    if says:
+        text = open(ours, "rb", buffering=0)
+        said = b""
+        while port.encode() not in said:
+            said += text.read(4096)
+        threading.Thread(target=text.read, args=(1 << 20,), daemon=True).start()
+    while not says and not listens(port):
         if server.poll() is not None or time.monotonic() > deadline:
             sys.exit(f"the server does not listen: {server.poll()}")
         time.sleep(0.01)

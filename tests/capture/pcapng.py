@@ -6,7 +6,7 @@ import struct
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "wire"))
-from capture import icrc_is_right, ip_length  # noqa: E402
+from capture import icrc_is_right, ip_length, is_roce  # noqa: E402
 
 SECTION, INTERFACE, STATISTICS, PACKET = 0x0A0D0D0A, 1, 5, 6
 COMMENT, NAME, RECEIVED, DROPPED, RESOLUTION = 1, 2, 4, 5, 9
@@ -21,6 +21,7 @@ OPERATIONS = {0: ("SEND first", 0, True), 1: ("SEND middle", 0, True), 2: ("SEND
               16: ("READ response only", 4, True), 17: ("acknowledge", 4, False), 18: ("atomic acknowledge", 12, False),
               19: ("compare and swap", 28, False), 20: ("fetch and add", 28, False)}
 ANSWERS = range(13, 19)
+CNP = 0x81  # IBA A17.9.3: BTH and 16 reserved bytes
 
 
 def options(data):
@@ -38,11 +39,16 @@ class Packet:
     def __init__(self, interface, time, length, frame, comment):
         self.interface, self.time, self.length, self.comment = interface, time, length, comment
         self.frame, self.ip = frame, frame[14:]
+        self.is_whole, self.is_answer = len(frame) == length, False
+        self.is_roce = len(frame) > 42 and frame[12:14] in (b"\x08\x00", b"\x86\xdd") and is_roce(self.ip)
+        if not self.is_roce:
+            self.service = self.name = "frame"
+            return
         bth = self.bth = self.ip[ip_length(self.ip) + 8:]
         self.opcode = bth[0]
         self.service, self.operation = SERVICES[bth[0] >> 5], bth[0] & 0x1f
-        self.name, extensions, self.has_payload = OPERATIONS[self.operation]
-        is_answer = self.operation in ANSWERS
+        self.name, extensions, self.has_payload = ("CNP", 0, True) if bth[0] == CNP else OPERATIONS[self.operation]
+        is_answer = self.operation in ANSWERS and bth[0] != CNP
         if self.service == "UD":
             extensions += 8
         if self.service == "XRC" and not is_answer:
@@ -52,7 +58,6 @@ class Packet:
         self.dest_qpn = int.from_bytes(bth[5:8], "big")
         self.ack_request, self.psn = bth[8] >> 7, int.from_bytes(bth[9:12], "big")
         self.extensions = bth[12:12 + extensions]
-        self.is_whole = len(frame) == length
         self.payload = bth[12 + extensions:-4 - self.pad] if self.is_whole else bth[12 + extensions:]
         first = self.ip[0] >> 4 == 4
         self.source = self.ip[12:16] if first else self.ip[8:24]
@@ -66,9 +71,11 @@ class Packet:
         return int.from_bytes(self.extensions[5:8], "big")
 
     def icrc_is_right(self):
-        return icrc_is_right(self.ip)
+        return not self.is_roce or icrc_is_right(self.ip)
 
     def __repr__(self):
+        if not self.is_roce:
+            return f"frame of {self.length} bytes"
         return f"{self.service} {self.name} QP=0x{self.dest_qpn:06x} PSN={self.psn} {len(self.payload)} bytes"
 
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 """Faults that a user asks for (softhca-fault(7)): what a program gets, and what is told of it.
 
-usage: test_faults.py VICTIM CONNECTOR SOFTHCA PATH
+usage: test_faults.py VICTIM CONNECTOR EVERYONE SOFTHCA PATH [TEST...]
 """
 
 import errno
@@ -15,8 +15,8 @@ import tempfile
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools"))
 import tap  # noqa: E402
 
-VICTIM, CONNECTOR, SOFTHCA = (os.path.abspath(path) for path in sys.argv[1:4])
-PATH = sys.argv[4]
+VICTIM, CONNECTOR, EVERYONE, SOFTHCA = (os.path.abspath(path) for path in sys.argv[1:5])
+PATH = sys.argv[5]
 PATHS = {"same": {}, "ring": {"SOFTHCA_LOCAL": "ring"}, "cma": {"SOFTHCA_LOCAL": "cma"},
          "mapped": {"SOFTHCA_LOCAL": "mapped"}, "wire": {"SOFTHCA_PATH": "wire"}}
 # All of it in a network namespace of its own: traffic is on loopback, and so are the sockets by which tools ask.
@@ -287,6 +287,38 @@ def test_a_packet_is_overtaken_by_so_many():
     tap.equal(order("packet=reorder by=1 n=1 every=2 count=2 time=5min")[0], [2, 1, 4, 3, 5])
     tap.equal(order("packet=reorder by=100 n=2 time=1ms")[0], [1, 3, 4, 5, 2])
     tap.equal(order("packet=duplicate n=2", "packet=reorder by=2 n=2 time=5min")[0], [1, 3, 4, 2, 2])  # what both do
+
+
+# The packet leaves the port once, so it is the same for all members, whichever process they are in.
+def test_what_is_for_everyone_meets_faults_once():
+    for kind in "group", "frame":
+        for fault, wanted in (("packet=drop n=2", [1, 3, 4, 5]), ("packet=drop every=2 count=2", [2, 4, 5]), ("packet=corrupt n=5", [1, 2, 3, 4]),
+                              ("packet=duplicate n=3", [1, 2, 3, 3, 4, 5]), ("packet=reorder by=2 n=1 time=5min", [2, 3, 1, 4, 5]),
+                              ("packet=duplicate n=2; packet=reorder by=1 n=2 time=5min", [1, 3, 2, 2, 4, 5]),
+                              ("packet=delay time=5min n=1", [2, 3, 4, 5]), ("packet=drop of=responses count=all", [1, 2, 3, 4, 5])):
+            code, lines, told = run(kind, faults=fault.split("; "), program=EVERYONE)
+            tap.equal(code, 0, told)
+            for member in "1", "2":
+                got = [int(line.split()[3]) for line in lines if line.split()[1] == member]
+                tap.equal(got, [*wanted, 0], (kind, fault, member))
+            assert fault.endswith("of=responses count=all") or "' applied: " in told, told
+        code, lines, told = run(kind, faults=["packet=rate limit=100kbit"], program=EVERYONE)
+        tap.equal([line.split()[3] for line in lines if line.split()[1] == "1"], list("123450"), kind)
+    code, lines, told = run("frame", faults=["packet=mark count=all"], program=EVERYONE)
+    assert code == 0 and "was never applied" in told, told
+
+
+def test_a_lost_packet_for_a_receive_of_an_SRQ_is_sent_again():
+    for which in "requests", "responses":
+        with Running(kind="SRQ") as running:
+            running.do("message")
+            pid = running.pid if which == "requests" else running.far
+            tap.equal(running.fault(f"packet=drop of={which} n=1 every=2", pid=pid), (0, [], ""))
+            for word in "message", "write", "message":
+                assert running.do(word)[1].endswith("status 0"), (which, word, running.status)
+            tap.equal(running.do("last")[2:], [*(f"message {i} status 0" for i in (1, 2, 4, 0)), "state RTS", "state RTS"])
+            assert running.qp()["retransmissions"] >= 3, which
+            running.end()
 
 
 def test_a_marked_packet_is_answered_by_a_cnp():
@@ -660,4 +692,7 @@ def test_what_cannot_be_meant_is_refused_before_the_program_runs():
         assert part in told, told
 
 
-tap.main(sys.modules[__name__])
+module = sys.modules[__name__]
+for name in [name for name in vars(module) if name.startswith("test_") and len(sys.argv) > 6 and name not in sys.argv[6:]]:
+    delattr(module, name)
+tap.main(module)

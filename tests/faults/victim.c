@@ -13,7 +13,7 @@
  *        victim obey [KIND] [same]        its process id and the peer's, then what each word on stdin makes it do: write,
  *                                         read, atomic, send (ibv_wr_*), register, port, burst (of WRITEs), sum (of atomics so far),
  *                                         message (a SEND with its number), last (number 0, and which messages the peer got).
- *                                         KIND: of the QPs, RC (default), UC or XRC
+ *                                         KIND: of the QPs, RC (default), UC or XRC; SRQ: RC, and the peer has an SRQ
  *        victim pair OPCODE [same]        five requests to a peer in a child, or in this process: statuses, states, events
  */
 #include <errno.h>
@@ -145,7 +145,7 @@ struct end {
     struct ibv_cq *cq;
     struct ibv_qp *qp;
     enum ibv_qp_type type;
-    struct ibv_xrcd *xrcd; /* of an XRC_RECV QP, as is srq */
+    struct ibv_xrcd *xrcd; /* of an XRC_RECV QP */
     struct ibv_srq *srq;
     const char *name;
 };
@@ -166,6 +166,8 @@ static void open_srq(struct end *end)
     REQUIRE((end->srq = ibv_create_srq_ex(end->node.context, &attributes)));
 }
 
+static bool shares; /* the far end has an SRQ */
+
 static void open_end_of(struct end *end, const char *name, enum ibv_qp_type type, bool extended)
 {
     struct ibv_qp_init_attr_ex attributes = {
@@ -180,6 +182,12 @@ static void open_end_of(struct end *end, const char *name, enum ibv_qp_type type
         open_srq(end);
         attributes.comp_mask = IBV_QP_INIT_ATTR_XRCD;
         attributes.xrcd = end->xrcd;
+    }
+    if (shares && strcmp(name, "far") == 0) {
+        struct ibv_srq_init_attr shared = {.attr = {.max_wr = 16, .max_sge = 1}};
+
+        REQUIRE((end->srq = ibv_create_srq(end->node.pd, &shared)));
+        attributes.srq = end->srq;
     }
     if (extended) {
         attributes.comp_mask |= IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
@@ -200,7 +208,7 @@ static void fill_card(const struct end *end, struct card *card)
                           .rkey = end->node.mr->rkey,
                           .address = (uintptr_t)end->node.buffer,
                           .gid = end->node.gid};
-    if (end->srq)
+    if (end->xrcd)
         REQUIRE(ibv_get_srq_num(end->srq, &card->srqn) == 0);
 }
 
@@ -842,6 +850,7 @@ static void marks(const char *command)
 
 static enum ibv_qp_type type_of(const char *word)
 {
+    shares = word && strcmp(word, "SRQ") == 0;
     if (word && strcmp(word, "UC") == 0)
         return IBV_QPT_UC;
     return word && strcmp(word, "XRC") == 0 ? IBV_QPT_XRC_SEND : IBV_QPT_RC;

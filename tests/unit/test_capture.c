@@ -194,6 +194,46 @@ static void test_records_of_a_hostile_process(void **state)
     cutter_free(cutter);
 }
 
+/* IBA A17.9.3: BTH with BECN, and 16 reserved bytes. */
+static void test_a_congestion_notification_is_a_packet(void **state)
+{
+    struct cutter *cutter = cutter_new(keep, NULL);
+    const uint8_t bytes[CNP_LENGTH] = {0x81, 0, 0xff, 0xff, 0x40, 0, 2, 0x22};
+    struct capture_record record = record_of(OPCODE_CNP, 0, 0);
+    uint8_t frame[FRAME_HEADERS_MAX + CUT_PAYLOAD_MAX + 8];
+    size_t length;
+
+    record.flags = 0;
+    record.packet_flags = 0;
+    take(cutter, record);
+    assert_int_equal(got.count, 1);
+    assert_int_equal(frame_build(&got.packets[0], frame, &length), 14 + 20 + 8 + CNP_LENGTH + 4);
+    assert_memory_equal(frame + 42, bytes, sizeof(bytes));
+    record.payload_length = 1; /* no process of ours has recorded that */
+    take(cutter, record);
+    assert_int_equal(got.count, 0);
+    cutter_free(cutter);
+}
+
+static void test_an_ethernet_frame_stays_as_it_is(void **state)
+{
+    struct cutter *cutter = cutter_new(keep, NULL);
+    struct capture_record record = record_of(SERVICE_UC | OP_SEND_ONLY, 0, 8192);
+    uint8_t frame[FRAME_HEADERS_MAX + CUT_PAYLOAD_MAX + 8];
+    size_t length;
+
+    record.flags = 0;
+    record.packet_flags = PACKET_FRAME;
+    record.captured = 100;
+    memset(payload, 0x5a, 8192);
+    take(cutter, record);
+    assert_int_equal(got.count, 1);
+    assert_int_equal(frame_build(&got.packets[0], frame, &length), 100);
+    assert_int_equal(length, 8192);
+    assert_memory_equal(frame, payload, 100);
+    cutter_free(cutter);
+}
+
 static void test_a_frame_has_a_right_icrc(void **state)
 {
     struct cutter *cutter = cutter_new(keep, NULL);
@@ -284,6 +324,8 @@ int main(void)
         cmocka_unit_test(test_answers_name_what_was_cut),
         cmocka_unit_test(test_what_the_link_says_to_itself_is_a_comment),
         cmocka_unit_test(test_records_of_a_hostile_process),
+        cmocka_unit_test(test_a_congestion_notification_is_a_packet),
+        cmocka_unit_test(test_an_ethernet_frame_stays_as_it_is),
         cmocka_unit_test(test_a_frame_has_a_right_icrc),
         cmocka_unit_test(test_the_reader_takes_what_is_filled_in),
         cmocka_unit_test(test_nonsense_in_the_ring_is_found),

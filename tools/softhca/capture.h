@@ -45,7 +45,8 @@ int capture_files_close(struct capture_files *files);
 /* A process that is captured. Its ring stays until the end, for its statistics. */
 struct capture_source {
     enum { SOURCE_ASKED, SOURCE_CAPTURED, SOURCE_ENDED } state;
-    int socket; /* -1: ended */
+    int socket;    /* -1: ended */
+    bool answered; /* it has said that it records */
     pid_t pid;
     struct capture_ring ring;
     int64_t clock_ahead; /* of our CLOCK_MONOTONIC: not 0 in another time namespace */

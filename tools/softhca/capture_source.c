@@ -49,6 +49,7 @@ int source_attach(struct capture_source *source, pid_t pid, const struct capture
     source->pid = pid;
     source->socket = control_ask(pid, CONTROL_CAPTURE, source->ring.file, why, sizeof(why));
     if (source->socket > 0) {
+        source->answered = true;
         begin(source, since);
         return 0;
     }
@@ -93,11 +94,14 @@ void source_ready(struct capture_source *source)
 
     if (length < 0 && (errno == EAGAIN || errno == EINTR))
         return;
-    if (source->state == SOURCE_ASKED && length == (ssize_t)sizeof(answer) &&
-        answer.magic == SEGMENT_REQUEST_MAGIC && answer.result == CONTROL_ATTACHED)
-        begin(source, source->time);
-    else
+    if (source->answered || length != (ssize_t)sizeof(answer) || answer.magic != SEGMENT_REQUEST_MAGIC ||
+        answer.result != CONTROL_ATTACHED) {
         end(source);
+        return;
+    }
+    source->answered = true;
+    if (source->state == SOURCE_ASKED)
+        begin(source, source->time);
 }
 
 void source_stop(struct capture_source *source)
@@ -119,10 +123,13 @@ static void wait_for_filling(struct capture_source *source, uint64_t *limit)
 
 void source_peek(struct capture_source *source, uint64_t *limit)
 {
-    if (source->has_record || source->state == SOURCE_ASKED)
+    if (source->has_record)
         return;
     switch (capture_ring_peek(&source->ring, &source->record, &source->payload)) {
     case CAPTURE_ENTRY:
+        /* A process records before its answer is read: others' later records must not overtake it. */
+        if (source->state == SOURCE_ASKED)
+            begin(source, source->time);
         source->has_record = true;
         source->unfilled_since = 0;
         /* A thread takes the time after its place in the ring, and may lose the processor between the two. */

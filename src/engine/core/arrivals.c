@@ -12,6 +12,7 @@
 bool arrival_is_accepted(const struct qp *qp, const struct packet *packet, bool request)
 {
     enum { NO_SERVICE = 0xff };
+    const uint32_t word = PACKET_DROPPED | PACKET_LOSSY;
     static const uint8_t service_of[] = {
         [IBV_QPT_RC] = SERVICE_RC,         [IBV_QPT_UC] = SERVICE_UC,       [IBV_QPT_UD] = SERVICE_UD,
         [IBV_QPT_RAW_PACKET] = NO_SERVICE, [IBV_QPT_XRC_SEND] = NO_SERVICE, [IBV_QPT_XRC_RECV] = SERVICE_XRC};
@@ -24,7 +25,8 @@ bool arrival_is_accepted(const struct qp *qp, const struct packet *packet, bool 
         break;
     case IBV_QPS_RTR:
     case IBV_QPS_SQE:
-        if (!request)
+        /* A word about a packet that gets lost is no response. */
+        if (!request && (packet->flags & word) != word)
             return false;
         break;
     case IBV_QPS_ERR:

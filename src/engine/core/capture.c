@@ -17,6 +17,7 @@
 #include "object/device/device.h"
 #include "udp/udp.h"
 #include "wire/cm_mad.h"
+#include "wire/codec.h"
 #include "wire/mad.h"
 #include "wire/opcode.h"
 
@@ -231,6 +232,8 @@ static void fill_link(const struct qp *qp, const struct packet *packet, struct c
         return;
     record->flags |= CAPTURE_BY_LINK;
     record->link_mtu = packet->flags & PACKET_BY_REFERENCE ? link->reference_mtu : link->mtu;
+    if (BTH_OPERATION(packet->opcode) == OP_READ_REQUEST && (packet->syndrome & PACKET_BY_PATH_MTU))
+        record->link_mtu = record->mtu;
     if (qp->record->type == IBV_QPT_UC)
         record->flags |= CAPTURE_UNACKED;
 }
@@ -283,7 +286,7 @@ void capture_sent(struct qp *qp, struct capture_slot *slot, const struct packet 
     fill_path(&record, to ? to : &qp->record->attributes.path, false);
     record.sender_block = qp->ibv.qp_num / LOCAL_BLOCK_QPNS;
     record.fate = route_of(qp)->fate;
-    if (!(record.flags & CAPTURE_BY_LINK))
+    if (!(record.flags & CAPTURE_BY_LINK) && !(packet->flags & PACKET_FRAME))
         record.source_port = udp_source_port(route_of(qp)->network_lane, record.destination);
     count = payload_of(packet, gather, gather_count, own, &payload);
     record.captured = copy_payload(slot->capture, (uint8_t *)(slot->record + 1),
@@ -374,25 +377,32 @@ void capture_arrived(struct qp *qp, const struct packet *packet)
 
 /* --- packets without a QP -------------------------------------------------------------------------------- */
 
-static void write_datagram(const struct capture *capture, const struct packet *packet, const void *payload,
+static void write_reserved(const struct capture_slot *slot, const struct packet *packet, const void *payload,
                            uint32_t sender_block, uint8_t flags)
 {
     const struct iovec bytes = {(void *)(uintptr_t)payload, packet->payload_length};
-    struct capture_slot slot = {.capture = capture};
     struct capture_record record;
 
-    begin(&slot, packet->payload_length, 0);
-    if (!slot.record) {
-        count_drop(&slot);
+    if (!slot->record) {
+        count_drop(slot);
         return;
     }
-    fill(&slot, packet, &record);
+    fill(slot, packet, &record);
     fill_grh(&record, &packet->grh);
     record.sender_block = sender_block;
     record.flags = flags;
-    record.captured = copy_payload(capture, (uint8_t *)(slot.record + 1),
-                                   slot.size - (uint32_t)sizeof(record), 0, &bytes, 1);
-    commit(&slot, &record);
+    record.captured = copy_payload(slot->capture, (uint8_t *)(slot->record + 1),
+                                   slot->size - (uint32_t)sizeof(record), 0, &bytes, 1);
+    commit(slot, &record);
+}
+
+static void write_datagram(const struct capture *capture, const struct packet *packet, const void *payload,
+                           uint32_t sender_block, uint8_t flags)
+{
+    struct capture_slot slot = {.capture = capture};
+
+    begin(&slot, packet->payload_length, 0);
+    write_reserved(&slot, packet, payload, sender_block, flags);
 }
 
 void capture_group_arrived(const struct packet *packet, bool from_host)
@@ -448,12 +458,93 @@ void capture_mad_arrived(const struct packet *packet, const uint8_t *mad, bool f
                    (uint8_t)(CAPTURE_ARRIVED | (from_host ? CAPTURE_FROM_HOST : 0)));
 }
 
+/* --- congestion notifications ------------------------------------------------------------------------------ */
+
+void capture_cnp_sent(struct qp *qp, const struct packet_grh *path, uint32_t dest_qpn)
+{
+    struct capture *capture = current();
+    const struct packet packet = {.opcode = OPCODE_CNP,
+                                  .pkey = CNP_PKEY,
+                                  .dest_qpn = dest_qpn,
+                                  .src_qpn = qp->ibv.qp_num,
+                                  .grh = *path};
+
+    note_sender(capture, qp->ibv.qp_num / LOCAL_BLOCK_QPNS);
+    write_datagram(capture, &packet, NULL, qp->ibv.qp_num / LOCAL_BLOCK_QPNS, 0);
+}
+
+void capture_cnp_arrived(struct qp *qp, const struct packet_grh *path)
+{
+    const struct capture *capture = current();
+    const struct packet packet = {.opcode = OPCODE_CNP,
+                                  .pkey = CNP_PKEY,
+                                  .dest_qpn = qp->ibv.qp_num,
+                                  .src_qpn = qp->record->attributes.dest_qpn,
+                                  .grh = *path};
+    const uint32_t block = packet.src_qpn / LOCAL_BLOCK_QPNS;
+    const bool from_host = gid_is_of_host(path->source);
+
+    if (!(from_host && is_sender(capture, block)))
+        write_datagram(capture, &packet, NULL, block,
+                       (uint8_t)(CAPTURE_ARRIVED | (from_host ? CAPTURE_FROM_HOST : 0)));
+}
+
+void capture_path_of(const struct qp *qp, bool arrived, struct packet_grh *ret_path)
+{
+    const struct path_address *path = &qp->record->attributes.path;
+
+    *ret_path = (struct packet_grh){.flow_label = path->flow_label,
+                                    .traffic_class = path->traffic_class,
+                                    .hop_limit = path->hop_limit,
+                                    .service_level = path->service_level};
+    memcpy(ret_path->source, arrived ? path->destination_gid : path->source_gid, sizeof(ret_path->source));
+    memcpy(ret_path->destination, arrived ? path->source_gid : path->destination_gid,
+           sizeof(ret_path->destination));
+}
+
+/* --- frames that arrive ------------------------------------------------------------------------------------ */
+
+/* Is it recorded? A frame has no QP for which it is. */
+static bool wants_frame(const struct capture *capture, uint32_t src_qpn)
+{
+    if (!src_qpn)
+        return !capture->qpn_count;
+    return wants_qpn(capture, src_qpn) && !is_sender(capture, src_qpn / LOCAL_BLOCK_QPNS);
+}
+
+/* Reserved before, so that an answer is recorded behind it. */
+static cold_path bool steer_recorded(const struct steered *frame, uint32_t src_qpn)
+{
+    const struct packet packet = {.opcode = SERVICE_UC | OP_SEND_ONLY,
+                                  .flags = PACKET_FRAME,
+                                  .src_qpn = src_qpn,
+                                  .payload_length = frame->length};
+    struct capture_slot slot = {.capture = current()};
+    bool taken;
+
+    if (!slot.capture || !wants_frame(slot.capture, src_qpn))
+        return flows_deliver(frame);
+    begin(&slot, frame->length, 0);
+    taken = flows_deliver(frame);
+    if (taken)
+        write_reserved(&slot, &packet, frame->bytes, src_qpn / LOCAL_BLOCK_QPNS,
+                       (uint8_t)(CAPTURE_ARRIVED | (src_qpn ? CAPTURE_FROM_HOST : 0)));
+    else
+        capture_cancel(&slot);
+    return taken;
+}
+
+bool capture_steer(const struct steered *frame, uint32_t src_qpn)
+{
+    return capture_is_attached() ? steer_recorded(frame, src_qpn) : flows_deliver(frame);
+}
+
 /* --- attaching ------------------------------------------------------------------------------------------- */
 
-/* Frames of RAW_PACKET QPs are no RoCEv2 packets, and what a delegate does is recorded where its QP is. */
+/* What a delegate does is recorded where its QP is. */
 static bool may_be_captured(const struct qp *qp)
 {
-    return qp->record->type != IBV_QPT_RAW_PACKET && !qp->origin && !qp->handle && !qp->spreads_over;
+    return !qp->origin && !qp->handle && !qp->spreads_over;
 }
 
 bool capture_wants(const struct qp *qp)

@@ -8,6 +8,8 @@
  *   arrived    arrival_receive() in core/arrivals.c
  *   MADs       send_mad() and gsi_receive() in cm/gsi.c
  *   groups     where a datagram to a group arrives, before it is offered to the members
+ *   frames     sent as all; arrived in capture_steer(), if a rule takes them
+ *   CNPs       paths/congestion.c; arrived on_congestion() in paths/network.c, by_packets_is_word()
  *
  * Nobody waits here: without room in the ring the packet is counted as dropped. */
 #ifndef ENGINE_CORE_CAPTURE_H
@@ -20,6 +22,7 @@
 
 #include "cm/cm.h"
 #include "object/qp/qp.h"
+#include "object/steering/flow.h"
 #include "published/capture_ring.h"
 #include "wire/packet.h"
 
@@ -63,6 +66,11 @@ void capture_arriving(struct qp *qp, const struct packet *packet);
 void capture_fetched(struct qp *qp, const struct packet *packet, const struct iovec *payload, unsigned count);
 /* It has been received, or refused. */
 void capture_arrived(struct qp *qp, const struct packet *packet);
+/* A congestion notification packet. path: its own addresses. */
+void capture_cnp_sent(struct qp *qp, const struct packet_grh *path, uint32_t dest_qpn);
+void capture_cnp_arrived(struct qp *qp, const struct packet_grh *path);
+/* Addresses of what a connected QP sends, or receives. */
+void capture_path_of(const struct qp *qp, bool arrived, struct packet_grh *ret_path);
 
 /* --- packets without a QP: in a rundown section ---------------------------------------------------------- */
 
@@ -74,6 +82,8 @@ static inline bool capture_is_attached(void)
 
 /* A datagram to a group. from_host: its sender is on this host. */
 void capture_group_arrived(const struct packet *packet, bool from_host);
+/* flows_deliver(); what a rule takes is recorded. src_qpn: the sender; 0: the interface. */
+bool capture_steer(const struct steered *frame, uint32_t src_qpn);
 void capture_mad_sent(const struct cm_path *to, const uint8_t *mad);
 void capture_mad_arrived(const struct packet *packet, const uint8_t *mad, bool from_host);
 

@@ -20,6 +20,7 @@
 #include "base/log.h"
 #include "base/rundown.h"
 #include "base/sys.h"
+#include "engine/core/capture.h"
 #include "engine/core/core.h"
 #include "object/device/device.h"
 #include "object/steering/flow.h"
@@ -234,7 +235,7 @@ static int receive_one(const struct port *port)
         return 0; /* longer than a QP takes: segments that GRO has joined, or a jumbo frame */
     frame.length = restore_tag(bytes, (uint32_t)length, &message);
     rundown_enter();
-    flows_deliver(&frame);
+    capture_steer(&frame, 0);
     rundown_exit();
     return 0;
 }

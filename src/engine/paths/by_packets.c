@@ -33,6 +33,13 @@ static bool recovers(struct qp *qp, bool loses)
     return false;
 }
 
+/* Faults of packets strike those of the path MTU, as on a wire. What is begun already keeps its packets. */
+static bool cuts(const struct qp *qp, uint8_t why)
+{
+    return (why & (QP_LOSES | QP_PEER_LOSES)) && is_connected(qp->record) && qp->transport.link.local &&
+           qp->record->attributes.path_mtu;
+}
+
 void by_packets_choose(struct qp *qp)
 {
     uint8_t why = qp->by_packets & QP_PEER_LOSES;
@@ -41,6 +48,7 @@ void by_packets_choose(struct qp *qp)
         why |= QP_CAPTURED;
     if (packet_faults_name(qp))
         why |= QP_LOSES;
+    qp->transport.link.carriage = cuts(qp, why) ? WQE_BY_PATH_MTU : WQE_BY_BYTES;
     if (recovers(qp, why & (QP_LOSES | QP_PEER_LOSES)))
         why |= QP_RECOVERS;
     qp->by_packets = why;
@@ -102,6 +110,12 @@ static void take_word(struct qp *qp, const struct packet *packet)
         break;
     case LOSSY_CNP:
         atomic_fetch_add_explicit(&counters->cnps_received, 1, memory_order_relaxed);
+        if (qp->by_packets & QP_CAPTURED) {
+            struct packet_grh path;
+
+            capture_path_of(qp, true, &path);
+            capture_cnp_arrived(qp, &path);
+        }
         transport_congested(&qp->transport);
         return; /* of a peer that loses nothing itself */
     case LOSSY_LOST:

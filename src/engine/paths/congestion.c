@@ -33,10 +33,20 @@ static bool may_notify(struct qp *qp)
     return true;
 }
 
+static cold_path void record(struct qp *qp, const struct udp_path *path, uint32_t dest_qpn)
+{
+    struct packet_grh grh = {.hop_limit = path->hop_limit};
+
+    memcpy(grh.source, path->source, sizeof(grh.source));
+    memcpy(grh.destination, path->destination, sizeof(grh.destination));
+    capture_cnp_sent(qp, &grh, dest_qpn);
+}
+
 void congestion_notify(struct qp *qp, const struct packet *packet, const struct udp_arrival *arrival)
 {
     const bool is_datagram = qp->record->type == IBV_QPT_UD;
     const uint32_t kind = opcode_table[packet->opcode].properties & (OPCODE_READ | OPCODE_REQUEST);
+    const uint32_t dest_qpn = is_datagram ? packet->src_qpn : qp->record->attributes.dest_qpn;
     struct udp_path path = {.hop_limit = HOPS};
 
     if (!congestion_is_notified(packet))
@@ -49,8 +59,8 @@ void congestion_notify(struct qp *qp, const struct packet *packet, const struct 
     memcpy(path.destination, packet->grh.source, sizeof(path.destination));
     if (gid_is_link_local(path.destination))
         path.ifindex = arrival->ifindex;
-    udp_notify(route_of(qp)->network_lane, &path,
-               is_datagram ? packet->src_qpn : qp->record->attributes.dest_qpn);
+    if (udp_notify(route_of(qp)->network_lane, &path, dest_qpn) && unlikely(qp->by_packets & QP_CAPTURED))
+        record(qp, &path, dest_qpn);
     route_of(qp)->kick_network = true;
 }
 
@@ -62,6 +72,12 @@ void congestion_notify_on_host(struct qp *qp, bool read_response)
         transport_response_congested(&qp->transport);
     if (!may_notify(qp))
         return;
+    if (qp->by_packets & QP_CAPTURED) {
+        struct packet_grh path;
+
+        capture_path_of(qp, false, &path);
+        capture_cnp_sent(qp, &path, qp->record->attributes.dest_qpn);
+    }
     notice_send_word(qp, lane, psn_make(0), false, LOSSY_CNP);
     atomic_fetch_add_explicit(&segment_header()->network.cnps_sent, 1, memory_order_relaxed);
 }

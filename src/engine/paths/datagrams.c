@@ -22,6 +22,52 @@ static void send_multicast_copy(struct link *link, void *argument)
         lane_ring(lane);
 }
 
+void datagram_send_to_group(const struct packet *packet, const struct iovec *gather, unsigned gather_count)
+{
+    struct multicast_copy copy = {packet, gather, gather_count};
+
+    local_for_each_peer(send_multicast_copy, &copy);
+}
+
+/* Is this process linked to all others? If not, the QP waits. */
+static bool is_ready_for_groups(struct qp *qp)
+{
+    if (likely(multicast_ready()))
+        return true;
+    /* In the list first: the last link may come between the check and the list. */
+    waiting_enter(qp, ROUTE_WAITS_FOR_OWNER);
+    if (!multicast_ready())
+        return false;
+    waiting_enter(qp, ROUTE_WAITS_FOR_NOTHING);
+    return true;
+}
+
+/* The packet leaves the port once, so a fault strikes it for all members. on_network: its part for the network has met it. */
+static cold_path void spread_with_faults(struct qp *qp, const struct packet *packet,
+                                         const struct iovec *gather, unsigned gather_count, bool on_network)
+{
+    struct packet_fate fate = on_network ? packet_fault_of_last(qp) : packet_fault(qp, packet);
+
+    if (packet_faults_spread(qp, packet, gather, gather_count, &fate)) {
+        for (unsigned i = 0; i <= fate.twice; i++)
+            datagram_send_to_group(packet, gather, gather_count);
+        if (!on_network)
+            held_packets_passed(qp);
+    }
+}
+
+static void send_to_group(struct qp *qp, const struct packet *packet, const struct iovec *gather,
+                          unsigned gather_count, const struct path_address *to, bool on_network)
+{
+    struct packet out = *packet;
+
+    out.dest_ifindex = to->source_ifindex;
+    if (unlikely(qp->by_packets & QP_LOSES))
+        spread_with_faults(qp, &out, gather, gather_count, on_network);
+    else
+        datagram_send_to_group(&out, gather, gather_count);
+}
+
 static int send_on_host(struct qp *qp, const struct packet *packet, const struct iovec *gather,
                         unsigned gather_count, const struct path_address *to)
 {
@@ -30,20 +76,6 @@ static int send_on_host(struct qp *qp, const struct packet *packet, const struct
     struct lane *lane;
     int error;
 
-    if (to->is_multicast) {
-        struct multicast_copy copy = {&out, gather, gather_count};
-
-        if (!multicast_ready()) {
-            /* In the list first: the last link may come between the check and the list. */
-            waiting_enter(qp, ROUTE_WAITS_FOR_OWNER);
-            if (!multicast_ready())
-                return -EAGAIN;
-            waiting_enter(qp, ROUTE_WAITS_FOR_NOTHING);
-        }
-        out.dest_ifindex = to->source_ifindex;
-        local_for_each_peer(send_multicast_copy, &copy);
-        return 0;
-    }
     out.dest_ifindex = to->destination_ifindex;
     link = local_resolve(packet->dest_qpn);
     if (!link) {
@@ -83,9 +115,15 @@ int datagram_send(struct qp *qp, const struct packet *packet, const struct iovec
 
     if (unlikely(port_is_down(qp)))
         return 0;
+    local = local && !(by_network && network_is_forced());
+    /* Before the network's part, which would leave again with the next try. */
+    if (local && to->is_multicast && !is_ready_for_groups(qp))
+        return -EAGAIN;
     if (by_network)
         error = network_send(qp, packet, gather, gather_count, to);
-    if (local && !(by_network && network_is_forced()) && error != -EAGAIN)
+    if (local && error != -EAGAIN && to->is_multicast)
+        send_to_group(qp, packet, gather, gather_count, to, by_network && !error);
+    else if (local && error != -EAGAIN)
         error = send_on_host(qp, packet, gather, gather_count, to);
     return error == -EAGAIN ? -EAGAIN : 0; /* an undeliverable datagram is lost, like on a network */
 }

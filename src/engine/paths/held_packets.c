@@ -20,7 +20,8 @@
 struct held {
     struct list node;
     const struct qp *qp;   /* compared only */
-    struct udp_lane *lane; /* to the network; NULL: to a process of this host, by that link: */
+    struct udp_lane *lane; /* to the network; NULL: to this host, to all processes, or by that link: */
+    bool to_all;
     uint64_t link_serial;
     uint32_t lane_qpn; /* for link_lane() */
     ns_t at;
@@ -99,7 +100,8 @@ void held_packets_add(struct qp *qp, struct lane *lane, const struct udp_path *p
     if (!held)
         return;
     *held = (struct held){.qp = qp,
-                          .lane = lane ? NULL : route_of(qp)->network_lane,
+                          .lane = path ? route_of(qp)->network_lane : NULL,
+                          .to_all = !path && !lane,
                           .link_serial = lane ? link_serial(lane_link(lane)) : 0,
                           .lane_qpn = is_connected(qp->record) ? min_of(packet->src_qpn, packet->dest_qpn)
                                                                : packet->src_qpn,
@@ -136,6 +138,10 @@ static void send_now(struct held *held)
 
     if (held->lane)
         (void)udp_send(held->lane, &held->path, &held->packet, &payload, held->length ? 1 : 0);
+    else if (held->to_all && (held->packet.flags & PACKET_FRAME))
+        raw_send_late(&held->packet, &payload);
+    else if (held->to_all)
+        datagram_send_to_group(&held->packet, &payload, held->length ? 1 : 0);
     else
         send_on_host(held, &payload);
     free(held);

@@ -415,8 +415,11 @@ static void on_congestion(const struct packet *packet)
 {
     struct qp *qp = lock_number(packet->dest_qpn);
 
-    if (qp && is_connected(qp->record) && is_from_peer(qp, packet))
-        transport_congested(&qp->transport);
+    if (!qp || !is_connected(qp->record) || !is_from_peer(qp, packet))
+        return;
+    if (unlikely(qp->by_packets & QP_CAPTURED))
+        capture_cnp_arrived(qp, &packet->grh);
+    transport_congested(&qp->transport);
 }
 
 static __thread bool flushing_delayed __attribute__((tls_model("initial-exec")));

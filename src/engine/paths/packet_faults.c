@@ -23,6 +23,7 @@ struct packet_history {
         uint32_t psn;
         struct packet_fate fate;
     } kept[2];
+    struct packet_fate last; /* that was decided */
 };
 
 static bool is_response(const struct packet *packet)
@@ -47,12 +48,15 @@ static uint32_t count_transmission(struct qp *qp, bool response, uint32_t psn)
 }
 
 /* Ethernet with FCS, IPv4 and UDP. */
-#define OUTER_HEADERS (14u + 4u + 20u + 8u)
+#define FCS_LENGTH    4u
+#define OUTER_HEADERS (14u + FCS_LENGTH + 20u + 8u)
 
 /* A link that takes `value` bits in a second: how long the packet waits for those before it. */
 static ns_t wait_for_link(struct inject_fault *fault, const struct packet *packet)
 {
-    uint64_t bits = (codec_udp_payload_length(packet) + OUTER_HEADERS) * 8ull;
+    uint32_t bytes = packet->flags & PACKET_FRAME ? packet->payload_length + FCS_LENGTH
+                                                  : codec_udp_payload_length(packet) + OUTER_HEADERS;
+    uint64_t bits = bytes * 8ull;
     ns_t takes = bits * NS_PER_S / fault->rule.value, now = sys_now();
     uint64_t seen = atomic_load_explicit(&fault->busy_until, memory_order_relaxed);
 
@@ -62,9 +66,15 @@ static ns_t wait_for_link(struct inject_fault *fault, const struct packet *packe
     return seen > now ? seen - now : 0;
 }
 
+/* What a frame carries is the program's, and nobody answers a mark in it. */
+static bool may_strike(const struct inject_rule *rule, const struct qp *qp)
+{
+    return qp->record->type != IBV_QPT_RAW_PACKET || rule->what != INJECT_MARK;
+}
+
 static bool selects(const struct inject_rule *rule, const struct qp *qp, enum inject_class class)
 {
-    return rule->kind == INJECT_PACKET && (!rule->qp || rule->qp == qp->order) &&
+    return rule->kind == INJECT_PACKET && (!rule->qp || rule->qp == qp->order) && may_strike(rule, qp) &&
            (rule->of == INJECT_ALL_PACKETS || rule->of == class) &&
            inject_is_for_device(rule, qp->context->device->name);
 }
@@ -108,8 +118,7 @@ bool packet_faults_name(const struct qp *qp)
 {
     const struct inject_plan *plan = inject_loaded();
 
-    if (!plan || !qp->order || qp->record->type == IBV_QPT_RAW_PACKET || qp->spreads_over ||
-        route_of(qp)->by_network)
+    if (!plan || !qp->order || qp->spreads_over || route_of(qp)->by_network)
         return false;
     for (uint32_t i = 0; i < plan->count; i++) {
         const struct inject_rule *rule = &plan->faults[i]->rule;
@@ -182,7 +191,14 @@ cold_path struct packet_fate packet_fault(struct qp *qp, const struct packet *pa
     if (!take_kept(qp, packet, &fate))
         fate = decide(qp, packet);
     route_of(qp)->fate = (uint8_t)captured_fate(&fate);
+    if (route_of(qp)->history)
+        route_of(qp)->history->last = fate;
     return fate;
+}
+
+struct packet_fate packet_fault_of_last(const struct qp *qp)
+{
+    return route_of(qp)->history ? route_of(qp)->history->last : (struct packet_fate){.lost = false};
 }
 
 /* The peer is told in the place of the packet, so that it expects losses before it misses one. */
@@ -224,6 +240,17 @@ int packet_faults_send(struct qp *qp, struct lane *lane, const struct packet *pa
         held_packets_passed(qp);
     }
     return error;
+}
+
+bool packet_faults_spread(struct qp *qp, const struct packet *packet, const struct iovec *gather,
+                          unsigned gather_count, struct packet_fate *fate)
+{
+    /* A receiver that finds its ICRC or FCS wrong drops it, and nobody hears of that. */
+    if (fate->lost || fate->broken)
+        return false;
+    for (unsigned i = 0; fate->wait && i <= fate->twice; i++)
+        held_packets_add(qp, NULL, NULL, packet, gather, gather_count, fate);
+    return !fate->wait;
 }
 
 void packet_faults_forget(struct qp *qp)

@@ -20,6 +20,9 @@ struct lane_state;
 int datagram_send(struct qp *qp, const struct packet *packet, const struct iovec *gather,
                   unsigned gather_count, const struct path_address *to);
 
+/* To all processes of this host; a lane without space loses its copy. In a rundown section. */
+void datagram_send_to_group(const struct packet *packet, const struct iovec *gather, unsigned gather_count);
+
 /* --- route.c: the engine's transport ports --------------------------------------------------------------- */
 
 extern const struct qp_ports engine_qp_ports;
@@ -195,6 +198,8 @@ int raw_transmit(struct qp *qp, const struct packet *packet, const struct iovec 
 /* The QP's frame has waited too long for a process: the frame goes on without it. QP lock held, before
  * route_run(). */
 void raw_timer(struct qp *qp);
+/* A frame that was held: a lane without space loses it. In a rundown section. */
+void raw_send_late(const struct packet *packet, const struct iovec *frame);
 /* The QP has no frame in progress any more. QP lock held. */
 void raw_forget(struct qp *qp);
 /* A frame from a process of this host has arrived. */
@@ -257,6 +262,12 @@ void packet_fault_keep(struct qp *qp, const struct packet *packet, const struct 
 /* As route_send_on(), as if a network had the packet. QP lock held. */
 int packet_faults_send(struct qp *qp, struct lane *lane, const struct packet *packet,
                        const struct iovec *gather, unsigned gather_count);
+/* What becomes of the packet where each process of this host gets it. False: it does not leave now; else it leaves, and
+ * once more if fate->twice. QP lock held. */
+bool packet_faults_spread(struct qp *qp, const struct packet *packet, const struct iovec *gather,
+                          unsigned gather_count, struct packet_fate *fate);
+/* The same fate again, of the other part of a datagram to a group that goes to the network, too. QP lock held. */
+struct packet_fate packet_fault_of_last(const struct qp *qp);
 /* The QP is not connected any more. QP lock held. */
 void packet_faults_forget(struct qp *qp);
 
@@ -265,7 +276,8 @@ void packet_faults_forget(struct qp *qp);
 struct udp_path;
 
 /* Keeps a copy of a packet until its time, or until fate->later packets of the QP have left. Without room the packet is
- * lost. By the lane, or if that is NULL to the network. QP lock held. */
+ * lost. By the path to the network, or if that is NULL by the lane, or if that is NULL to all processes of this host. QP
+ * lock held. */
 void held_packets_add(struct qp *qp, struct lane *lane, const struct udp_path *path,
                       const struct packet *packet, const struct iovec *gather, unsigned gather_count,
                       const struct packet_fate *fate);

@@ -82,7 +82,8 @@ static inline bool run_send(struct run *run, struct send_wqe *wqe, struct lane *
     wqe->first_psn = small->psn;
     wqe->packets = 1;
     wqe->verdict = VERDICT_OK;
-    wqe->by_reference = wqe->exposed = false;
+    wqe->carriage = WQE_BY_BYTES;
+    wqe->exposed = false;
     wqe->read_part = 0;
     small->psn = psn_add(small->psn, 1);
     run->bytes += length;

@@ -105,22 +105,12 @@ void raw_timer(struct qp *qp)
     blocked_leave(qp);
 }
 
-int raw_transmit(struct qp *qp, const struct packet *packet, const struct iovec *gather,
-                 unsigned gather_count)
+/* To all processes of the user, and by the interface. -EAGAIN: one of them has no space, and the QP waits for it. */
+static int offer_to_all(struct qp *qp, const struct packet *packet, const struct iovec *gather,
+                        unsigned gather_count)
 {
-    struct packet out = *packet;
-    struct offer offer = {qp, &out, gather, gather_count, geteuid(), NULL};
+    struct offer offer = {qp, packet, gather, gather_count, geteuid(), NULL};
 
-    if (port_is_down(qp))
-        return 0;
-    if (!multicast_ready()) {
-        /* In the list first: the last link may come between the check and the list. */
-        waiting_enter(qp, ROUTE_WAITS_FOR_OWNER);
-        if (!multicast_ready())
-            return -EAGAIN;
-        waiting_enter(qp, ROUTE_WAITS_FOR_NOTHING);
-    }
-    out.dest_ifindex = device_ifindex(qp->context->device);
     for (;;) {
         offer.full = NULL;
         local_for_each_peer(offer_to, &offer);
@@ -128,7 +118,7 @@ int raw_transmit(struct qp *qp, const struct packet *packet, const struct iovec 
             if (unlikely(route_of(qp)->timer_at != NS_NEVER))
                 timers_set_qp(qp, NS_NEVER);
             raw_forget(qp);
-            packet_socket_send(out.dest_ifindex, gather, gather_count);
+            packet_socket_send(packet->dest_ifindex, gather, gather_count);
             return 0;
         }
         blocked_enter(qp, &lane_state(offer.full)->blocked);
@@ -140,6 +130,71 @@ int raw_transmit(struct qp *qp, const struct packet *packet, const struct iovec 
         }
         blocked_leave(qp);
     }
+}
+
+static cold_path int offer_with_faults(struct qp *qp, const struct packet *packet, const struct iovec *gather,
+                                       unsigned gather_count)
+{
+    struct packet_fate fate = packet_fault(qp, packet);
+    int error = 0;
+
+    if (!packet_faults_spread(qp, packet, gather, gather_count, &fate))
+        return 0;
+    if (fate.twice) {
+        error = offer_to_all(qp, packet, gather, gather_count);
+        fate.twice = error != 0;
+    }
+    if (!error)
+        error = offer_to_all(qp, packet, gather, gather_count);
+    if (error)
+        packet_fault_keep(qp, packet, &fate);
+    else
+        held_packets_passed(qp);
+    return error;
+}
+
+int raw_transmit(struct qp *qp, const struct packet *packet, const struct iovec *gather,
+                 unsigned gather_count)
+{
+    struct packet out = *packet;
+
+    if (port_is_down(qp))
+        return 0;
+    if (!multicast_ready()) {
+        /* In the list first: the last link may come between the check and the list. */
+        waiting_enter(qp, ROUTE_WAITS_FOR_OWNER);
+        if (!multicast_ready())
+            return -EAGAIN;
+        waiting_enter(qp, ROUTE_WAITS_FOR_NOTHING);
+    }
+    out.dest_ifindex = device_ifindex(qp->context->device);
+    if (unlikely(qp->by_packets & QP_LOSES))
+        return offer_with_faults(qp, &out, gather, gather_count);
+    return offer_to_all(qp, &out, gather, gather_count);
+}
+
+struct late_frame {
+    const struct packet *packet;
+    const struct iovec *frame;
+    uid_t uid;
+};
+
+static void send_late_to(struct link *link, void *argument)
+{
+    const struct late_frame *late = argument;
+    struct lane *lane = link_lane(link, late->packet->src_qpn);
+
+    if ((link_is_self(link) || link_peer_uid(link) == late->uid) &&
+        lane_send(lane, late->packet, late->frame, 1) == 0)
+        lane_ring(lane);
+}
+
+void raw_send_late(const struct packet *packet, const struct iovec *frame)
+{
+    struct late_frame late = {packet, frame, geteuid()};
+
+    local_for_each_peer(send_late_to, &late);
+    packet_socket_send(packet->dest_ifindex, frame, 1);
 }
 
 void raw_arrived(struct lane *lane, const struct packet *packet)
@@ -156,7 +211,7 @@ void raw_arrived(struct lane *lane, const struct packet *packet)
     else if (link_peer_uid(link) != geteuid())
         return; /* frames of another user are not trusted */
     memcpy(bytes, packet->payload, packet->payload_length);
-    if (!flows_deliver(&frame))
+    if (!capture_steer(&frame, packet->src_qpn))
         stray_note(STRAY_FRAME, packet, true);
 }
 

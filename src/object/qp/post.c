@@ -163,7 +163,7 @@ static in_post int write_send_wqe(const struct qp *qp, struct send_wqe *wqe, con
     wqe->wr_id = wr->wr_id;
     wqe->opcode = (uint8_t)wr->opcode;
     wqe->flags = post_wqe_flags(qp, wr->send_flags);
-    wqe->by_reference = 0;
+    wqe->carriage = WQE_BY_BYTES;
     wqe->packets = 0;
     wqe->stamp = qp->stamp;
     if (wr->opcode == IBV_WR_BIND_MW) {
