@@ -356,8 +356,9 @@ static bool place_request(struct flow *flow, psn_t psn, char *comment, struct se
     ret->psn = psn;
     ahead = psn_diff(psn, flow->expected);
     before = ahead < 0 ? find(flow, psn) : NULL;
-    if (before && psn_equal(before->psn, psn)) {
+    if (before) { /* of a READ, the rest may be asked for again */
         *ret = *before;
+        ret->cut_psn = psn_add(before->cut_psn, (uint32_t)psn_diff(psn, before->psn) * before->parts);
         return true;
     }
     if (ahead > 0 && ahead < GAP_MAX) {

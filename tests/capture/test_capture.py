@@ -240,6 +240,21 @@ def test_faults_strike_packets_of_the_path_MTU():
     on_each_path(one)
 
 
+def test_the_same_seed_loses_the_same_packets_whatever_the_first_PSN():
+    def lost_at_first(seed, **env):
+        got = perftest("ib_write_bw", "-n", "100", "-s", "64", SOFTHCA_FAULT=f"packet=drop of=requests percent=20 seed={seed}", **env)
+        requests, first = [p for p in got.packets if p.name == "WRITE only"], {}
+        for packet in requests:
+            first.setdefault(packet.psn - requests[0].psn & 0xffffff, "did not leave" in packet.comment)
+        return [at for at in range(100) if first[at]]
+
+    def one(**env):
+        runs = [lost_at_first(seed, **env) for seed in (3, 3, 4)]
+        tap.equal(runs[0], runs[1])
+        assert runs[0] and runs[0] != runs[2], runs
+    on_each_path(one)
+
+
 def test_a_congestion_notification_is_a_packet_as_annex_A17_has_it():
     def one(**env):
         got = perftest("ib_write_bw", "-n", "200", "-s", "3000", "-m", str(MTU), SOFTHCA_FAULT="packet=mark of=requests every=5", **env)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 """Faults that a user asks for (softhca-fault(7)): what a program gets, and what is told of it.
 
-usage: test_faults.py VICTIM CONNECTOR EVERYONE SOFTHCA PATH [TEST...]
+usage: test_faults.py VICTIM CONNECTOR EVERYONE EVERYCALL SOFTHCA PATH [TEST...]
 """
 
 import errno
@@ -15,8 +15,8 @@ import tempfile
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools"))
 import tap  # noqa: E402
 
-VICTIM, CONNECTOR, EVERYONE, SOFTHCA = (os.path.abspath(path) for path in sys.argv[1:5])
-PATH = sys.argv[5]
+VICTIM, CONNECTOR, EVERYONE, EVERYCALL, SOFTHCA = (os.path.abspath(path) for path in sys.argv[1:6])
+PATH = sys.argv[6]
 PATHS = {"same": {}, "ring": {"SOFTHCA_LOCAL": "ring"}, "cma": {"SOFTHCA_LOCAL": "cma"},
          "mapped": {"SOFTHCA_LOCAL": "mapped"}, "wire": {"SOFTHCA_PATH": "wire"}}
 # All of it in a network namespace of its own: traffic is on loopback, and so are the sockets by which tools ask.
@@ -84,6 +84,17 @@ def test_the_nth_call_fails():
     tap.equal(refused, ["ibv_create_qp 1 EINVAL", "ibv_reg_mr 2 ENOMEM", "ibv_create_cq 2 EMFILE", "ibv_modify_qp 3 EIO"])
     assert "call 3 of ibv_reg_mr fails with ENOMEM" in one_line(told, "errno=ENOMEM")
     assert "was never applied: 4 matched" in one_line(told, "ibv_alloc_pd"), told
+
+
+def test_each_other_call_fails():
+    if PATH != "same":
+        raise tap.Skip("calls are the same on each path: only in one process")
+    code, lines, told = run(program=EVERYCALL)
+    tap.equal((code, {line.split()[1] for line in lines}), (0, {"0"}), (lines, told))
+    for name in (line.split()[0] for line in lines):
+        count = 2 if name == "ibv_open_device" else 1
+        code, lines, told = run(faults=[f"call={name} errno=EXDEV n={count}"], program=EVERYCALL)
+        tap.equal((code, [line for line in lines if not line.endswith(" 0")]), (0, [f"{name} {errno.EXDEV}"]), told)
 
 
 def test_a_fault_of_another_program_or_device_is_not_met():
@@ -693,6 +704,6 @@ def test_what_cannot_be_meant_is_refused_before_the_program_runs():
 
 
 module = sys.modules[__name__]
-for name in [name for name in vars(module) if name.startswith("test_") and len(sys.argv) > 6 and name not in sys.argv[6:]]:
+for name in [name for name in vars(module) if name.startswith("test_") and len(sys.argv) > 7 and name not in sys.argv[7:]]:
     delattr(module, name)
 tap.main(module)

@@ -159,6 +159,14 @@ cold_path void packet_fault_keep(struct qp *qp, const struct packet *packet, con
             (struct kept){.valid = true, .psn = packet->psn.value, .fate = *fate};
 }
 
+/* Programs begin with a random PSN, so a seed decides by the distance from it. */
+static psn_t first_psn(const struct qp *qp, bool response)
+{
+    const struct qp_attributes *attributes = &qp->record->attributes;
+
+    return psn_make(response ? attributes->rq_psn : attributes->sq_psn);
+}
+
 /* Each fault that strikes adds its part, but a packet that is lost needs no more. */
 static struct packet_fate decide(struct qp *qp, const struct packet *packet)
 {
@@ -169,7 +177,7 @@ static struct packet_fate decide(struct qp *qp, const struct packet *packet)
     struct inject_point point = {.qp = qp->order, .direction = class};
     struct packet_fate fate = {.lost = false};
 
-    point.index = psn + 1;
+    point.index = psn_distance(first_psn(qp, response), packet->psn) + 1;
     point.transmission = count_transmission(qp, response, psn);
     for (uint32_t i = 0; plan && i < plan->count && !fate.lost; i++) {
         struct inject_fault *fault = plan->faults[i];
