@@ -190,14 +190,9 @@ const char *inject_nearest(const char *const *names, size_t count, const char *w
 /* A number of up to `most`; -1: none. */
 static int read_digits(const char *word, size_t length, int most)
 {
-    int number = 0;
+    uint64_t number = 0;
 
-    for (size_t i = 0; i < length; i++) {
-        if (word[i] < '0' || word[i] > '9' || number > most / 10)
-            return -1;
-        number = number * 10 + (word[i] - '0');
-    }
-    return length && number <= most ? number : -1;
+    return length && inject_digits(word, length, (uint64_t)most, &number) == length ? (int)number : -1;
 }
 
 uint16_t inject_reason(const char *word, size_t length, const char **ret_nearest)

@@ -110,13 +110,7 @@ static bool read_number(const struct parser *parser, struct word word, const cha
 {
     uint64_t value = 0;
 
-    for (size_t i = 0; i < word.length; i++) {
-        if (word.at[i] < '0' || word.at[i] > '9' || value > most / 10)
-            return fail(parser, "%s=%.*s: not a number from %llu to %llu", key, shown(word), word.at,
-                        (unsigned long long)least, (unsigned long long)most);
-        value = value * 10 + (uint64_t)(word.at[i] - '0');
-    }
-    if (!word.length || value < least || value > most)
+    if (!word.length || inject_digits(word.at, word.length, most, &value) != word.length || value < least)
         return fail(parser, "%s=%.*s: not a number from %llu to %llu", key, shown(word), word.at,
                     (unsigned long long)least, (unsigned long long)most);
     *ret = value;
@@ -126,7 +120,7 @@ static bool read_number(const struct parser *parser, struct word word, const cha
 static bool read_small(const struct parser *parser, struct word word, const char *key, uint64_t least,
                        uint64_t most, uint32_t *ret)
 {
-    uint64_t value;
+    uint64_t value = 0;
 
     if (!read_number(parser, word, key, least, most, &value))
         return false;

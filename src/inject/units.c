@@ -3,24 +3,37 @@
 #include "base/types.h"
 #include "inject/names.h"
 
-#define DIGITS_MAX 9u
+#define UNIT_DIGITS_MAX 9u
 
 struct unit {
     const char *name;
     uint64_t value;
 };
 
-static bool read_with_unit(const struct unit *units, size_t count, const char *word, size_t length,
-                           uint64_t most, uint64_t *ret)
+size_t inject_digits(const char *word, size_t length, uint64_t most, uint64_t *ret)
 {
     uint64_t number = 0;
     size_t digits = 0;
 
     for (; digits < length && word[digits] >= '0' && word[digits] <= '9'; digits++) {
-        if (digits == DIGITS_MAX)
-            return false;
-        number = number * 10 + (uint64_t)(word[digits] - '0');
+        const uint64_t digit = (uint64_t)(word[digits] - '0');
+
+        if (digit > most || number > (most - digit) / 10)
+            return 0;
+        number = number * 10 + digit;
     }
+    *ret = number;
+    return digits;
+}
+
+static bool read_with_unit(const struct unit *units, size_t count, const char *word, size_t length,
+                           uint64_t most, uint64_t *ret)
+{
+    uint64_t number = 0;
+    const size_t digits = inject_digits(word, length, UINT64_MAX, &number);
+
+    if (digits > UNIT_DIGITS_MAX)
+        return false;
     for (size_t i = 0; digits && number && i < count; i++) {
         if (!inject_is_word(units[i].name, word + digits, length - digits))
             continue;

@@ -246,7 +246,8 @@ struct cq_record {
     uint32_t reserved;
     uint64_t ring_offset; /* from the start of the segment; 0: the adapter does not show it (watched) */
 
-    _Atomic uint32_t consumed cache_aligned; /* free-running; also written by compact() in object/cq/cq.c */
+    _Atomic uint32_t consumed
+        cache_aligned; /* free-running; also written by compact() in object/cq/cq_ring.c */
     /* Thread ids, 0: none. Which thread is between ibv_start_poll() and ibv_end_poll(), and since when one waits for
      * it; window_waits_ns is 0 while none does, and written last. */
     _Atomic uint32_t window_by, window_waits_by;

@@ -3,6 +3,7 @@
 #ifndef WIRE_OPCODE_H
 #define WIRE_OPCODE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #define BTH_SERVICE(opcode)   ((opcode)&0xe0)
@@ -81,5 +82,10 @@ struct opcode_info {
 };
 
 extern const struct opcode_info opcode_table[256];
+
+static inline bool opcode_is_read_response(uint8_t opcode)
+{
+    return (opcode_table[opcode].properties & (OPCODE_READ | OPCODE_REQUEST)) == OPCODE_READ;
+}
 
 #endif

@@ -213,7 +213,7 @@ static void connect_link(struct qp *connected)
     connected->transport.link.reference_from = connected->transport.link.read_reference_from = UINT32_MAX;
 }
 
-/* As engine_disconnect(). */
+/* As route_disconnect(). */
 static void disconnect_link(struct qp *disconnected)
 {
     relay_end(disconnected);

@@ -304,11 +304,6 @@ void sim_congestion(struct sim_event *event)
     transport_congested(&event->qp->transport);
 }
 
-static bool is_read_response(const struct packet *packet)
-{
-    return (opcode_table[packet->opcode].properties & (OPCODE_READ | OPCODE_REQUEST)) == OPCODE_READ;
-}
-
 void sim_deliver(struct sim *sim, struct sim_event *event)
 {
     struct packet *packet = &event->packet;
@@ -336,7 +331,7 @@ void sim_deliver(struct sim *sim, struct sim_event *event)
     qp = sim_find_qp(sim, packet->dest_qpn);
     if (qp && !sim->link.properties.reliable)
         judge_received(qp, packet);
-    if (qp && event->marked && is_read_response(packet))
+    if (qp && event->marked && opcode_is_read_response(packet->opcode))
         transport_response_congested(&qp->transport);
     if (qp && !sim_is_word(qp, packet) && !transport_receive(&qp->transport, packet))
         say_dropped(qp, event->from, packet);

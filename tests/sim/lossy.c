@@ -8,7 +8,7 @@ static bool may_lose(const struct sim_qp *qp)
     return qp->loses || qp->peer_loses;
 }
 
-/* by_packets_choose(), and what set_lane() makes of it. */
+/* by_packets_choose(), and what route_set_lane() makes of it. */
 static void choose(struct sim_qp *qp)
 {
     const struct link_properties *properties = &qp->node->sim->link.properties;

@@ -61,7 +61,7 @@ static void run_seed(uint64_t seed, bool traced)
 
     shape.xrc = shape.one_direction && sim_below(sim, 2);
     shape.places = shape.xrc && sim_below(sim, 2) ? 2 : 0;
-    if (shape.xrc) /* never by reference (set_lane()) */
+    if (shape.xrc) /* never by reference (route_set_lane()) */
         sim->link = sim_ring;
     sim->trace = traced;
     sim->link.capacity = 4 + sim_below(sim, 40);

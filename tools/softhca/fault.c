@@ -68,12 +68,12 @@ static int add_file(const char *name, char **list)
     return error ? error : append(list, text);
 }
 
-int fault_add(const char *argument, char **list)
+int fault_add(const char *option, const char *argument, char **list)
 {
     int error;
 
     if (argument[0] == '@')
         return add_file(argument + 1, list);
-    error = check("--fault: ", argument);
+    error = check(option, argument);
     return error ? error : append(list, argument);
 }

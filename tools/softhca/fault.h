@@ -4,7 +4,7 @@
 #define SOFTHCA_FAULT_H
 
 /* Adds what the argument names, a specification or @FILE, to the list, after it was read as the adapter reads it. 0, or
- * -errno after a message. */
-int fault_add(const char *argument, char **list);
+ * -errno after a message. option: what stands before the specification in a message, "--fault: " or "". */
+int fault_add(const char *option, const char *argument, char **list);
 
 #endif

@@ -41,7 +41,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         return 0;
     case ARGP_KEY_ARG:
         if (options->pid) {
-            if (fault_add(argument, &options->faults))
+            if (fault_add("", argument, &options->faults))
                 exit(2);
         } else if (!read_pid(argument, &options->pid)) {
             argp_error(state, "'%s' is not a process id", argument);

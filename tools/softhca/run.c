@@ -61,7 +61,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         options->devices = argument;
         return 0;
     case OPTION_FAULT:
-        if (fault_add(argument, &options->faults))
+        if (fault_add("--fault: ", argument, &options->faults))
             exit(EXIT_OURS);
         return 0;
     case OPTION_LOG:

@@ -38,9 +38,10 @@ struct premature {
 /* Guards the state machine, ids and services. Below the receive locks of lanes; above the locks of timers, names and
  * gsi.c. */
 static struct lock cm_lock = LOCK_INIT;
-struct cm agent_cm;  /* cm_lock */
-static bool ready;   /* `cm` is initialized: it responds to MADs, also in processes without librdmacm.so.1 */
-static bool started; /* call_start() has succeeded: `cm` has a QPN block for comm ids, and `owner` is set */
+struct cm agent_cm; /* cm_lock */
+static bool
+    ready; /* `agent_cm` is initialized: it responds to MADs, also in processes without librdmacm.so.1 */
+static bool started; /* call_start() has succeeded: `agent_cm` has a QPN block for comm ids */
 static uint16_t first_block;
 const struct cm_agent_owner *agent_owner;
 /* Result of port_request() for receive(): the service that does not listen yet; NULL: another result. */
@@ -87,7 +88,7 @@ static int port_request(struct cm *machine, const struct cm_request *request, st
     rule = request->datagram ? NULL : faults_meet_cm(INJECT_REJECTED, INJECT_PASSIVE);
     if (rule)
         return (int)rule->value;
-    agent_id = calloc(1, sizeof(*agent_id));
+    agent_id = agent_id_new();
     if (!agent_id)
         return -EAGAIN;
     error = agent_owner->request(service->listener, agent_id, request, &agent_id->context);
@@ -96,7 +97,6 @@ static int port_request(struct cm *machine, const struct cm_request *request, st
         return error;
     }
     agent_id->unanswered = true;
-    connection_faults_init(&agent_id->faults, &agent_id->id);
     service->waiting++;
     agent_id->service = service;
     list_push_back(&service->requests, &agent_id->request);

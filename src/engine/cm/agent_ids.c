@@ -7,15 +7,24 @@
 #include "base/sys.h"
 #include "engine/core/faults.h"
 
-struct cm_agent_id *agent_id_create(void *context)
+struct cm_agent_id *agent_id_new(void)
 {
     struct cm_agent_id *agent_id = calloc(1, sizeof(*agent_id));
 
     if (!agent_id)
         return NULL;
-    agent_id->context = context;
     list_init(&agent_id->request);
     connection_faults_init(&agent_id->faults, &agent_id->id);
+    return agent_id;
+}
+
+struct cm_agent_id *agent_id_create(void *context)
+{
+    struct cm_agent_id *agent_id = agent_id_new();
+
+    if (!agent_id)
+        return NULL;
+    agent_id->context = context;
     cm_id_init(&agent_id->id);
     return agent_id;
 }

@@ -38,6 +38,9 @@ void agent_open_network_to(const uint8_t gid[16]);
 /* The request that made the id is no longer counted in its service. cm_lock held. */
 void agent_id_leave_backlog(struct cm_agent_id *agent_id);
 
+/* NULL: out of memory. */
+struct cm_agent_id *agent_id_new(void);
+
 /* cm_agent_calls. */
 struct cm_agent_id *agent_id_create(void *context);
 void agent_id_close(struct cm_agent_id *agent_id);

@@ -45,13 +45,12 @@ static cold_path void record(struct qp *qp, const struct udp_path *path, uint32_
 void congestion_notify(struct qp *qp, const struct packet *packet, const struct udp_arrival *arrival)
 {
     const bool is_datagram = qp->record->type == IBV_QPT_UD;
-    const uint32_t kind = opcode_table[packet->opcode].properties & (OPCODE_READ | OPCODE_REQUEST);
     const uint32_t dest_qpn = is_datagram ? packet->src_qpn : qp->record->attributes.dest_qpn;
     struct udp_path path = {.hop_limit = HOPS};
 
     if (!congestion_is_notified(packet))
         return;
-    if (kind == OPCODE_READ)
+    if (opcode_is_read_response(packet->opcode))
         transport_response_congested(&qp->transport);
     if (!may_notify(qp))
         return;

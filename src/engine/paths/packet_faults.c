@@ -212,10 +212,8 @@ struct packet_fate packet_fault_of_last(const struct qp *qp)
 /* The peer is told in the place of the packet, so that it expects losses before it misses one. */
 static void send_word(struct qp *qp, struct lane *lane, const struct packet *packet, enum lossy_word word)
 {
-    const uint32_t kind = opcode_table[packet->opcode].properties & (OPCODE_READ | OPCODE_REQUEST);
-
     if (is_connected(qp->record))
-        notice_send_word(qp, lane, packet->psn, kind == OPCODE_READ, word);
+        notice_send_word(qp, lane, packet->psn, opcode_is_read_response(packet->opcode), word);
 }
 
 int packet_faults_send(struct qp *qp, struct lane *lane, const struct packet *packet,

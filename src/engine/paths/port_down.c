@@ -18,21 +18,30 @@ _Atomic uint32_t ports_down;
 /* By device number, under change_lock: when the port comes up by itself; NS_NEVER: not. 0: it is up. */
 static ns_t up_at[DEVICES_MAX];
 
+/* The QP no longer knows its peer. false: it knew none. QP lock held. */
+static bool lose_peer(struct qp *qp)
+{
+    struct qp_route *route = route_of(qp);
+
+    if (!is_connected(qp->record) || route->peer_process == PEER_CUT_OFF)
+        return false;
+    route->cut_off_from = route->peer_process;
+    route->peer_process = PEER_CUT_OFF;
+    return true;
+}
+
 /* QP lock held. */
 static void cut_off(struct qp *qp)
 {
-    struct qp_route *route = route_of(qp);
     enum ibv_qp_state state = qp_state(qp);
 
-    if (!is_connected(qp->record) || route->peer_process == PEER_CUT_OFF)
+    if (!lose_peer(qp))
         return;
     blocked_leave(qp);
     transport_revoke(&qp->transport);
-    route->cut_off_from = route->peer_process;
-    route->peer_process = PEER_CUT_OFF;
     route_cut_off(qp);
     /* On the network the ACK timer runs already. */
-    if (!route->by_network && (state == IBV_QPS_RTS || state == IBV_QPS_SQD))
+    if (!route_of(qp)->by_network && (state == IBV_QPS_RTS || state == IBV_QPS_SQD))
         sender_peer_silent(&qp->transport);
 }
 
@@ -130,10 +139,8 @@ void ports_due(void)
 
 void port_connect(struct qp *qp)
 {
-    if (port_is_down(qp) && is_connected(qp->record) && route_of(qp)->peer_process != PEER_CUT_OFF) {
-        route_of(qp)->cut_off_from = route_of(qp)->peer_process;
-        route_of(qp)->peer_process = PEER_CUT_OFF;
-    }
+    if (port_is_down(qp))
+        lose_peer(qp);
 }
 
 bool port_of_gid_is_down(const uint8_t gid[16])

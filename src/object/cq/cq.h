@@ -72,7 +72,7 @@ struct cq {
     const struct cqe *current;
     struct cqe copy;
     /* Access to the ring while extended polling holds poll_lock: taken by load_next(), cq_stay_away(),
-     * cq_purge_qp() and try_compact(). cq_poll() reads the ring under poll_lock alone. A leaf. */
+     * cq_purge_qp() and cq_ring_try_compact(). cq_poll() reads the ring under poll_lock alone. A leaf. */
     struct lock ring_lock;
     bool away; /* the holder of poll_lock does not access the ring: producers may compact it */
 };
