@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* usage: death [--every N] [--from K] [--kind program|helper|steps|stop] [--scenario NAME] [--point N] [--journal FILE]
+/* usage: death [--every N] [--from K] [--kind program|helper|stores|steps|stop] [--scenario NAME] [--point N] [--at TEXT]
+ *              [--journal FILE]
  *
  * A trial for each point of each scenario (death.h), or for every Nth, on the path that SOFTHCA_LOCAL and SOFTHCA_PATH
- * choose. Prints TAP: a case for each scenario and kind of points, with the number of points that were died at. A sweep
- * that was interrupted goes on behind what the journal has; the journal is of one path. */
+ * choose: of all kinds but steps, whose points are those of stores to everybody else. Prints TAP: a case for each scenario and
+ * kind of points, with the number of points that were died at. --at: only those whose name has the text. A sweep that was
+ * interrupted goes on with what the journal has not; the journal is of one path. */
 #include "death.h"
 
 #include <errno.h>
@@ -13,18 +15,23 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "code.h"
 #include "network.h"
 
-#define LIMIT_S 120 /* of a trial, on a machine with much else to do */
+#define LIMIT_S    120 /* of a trial, on a machine with much else to do */
+#define RECORDINGS 2   /* traced runs, because threads and peers run freely in them */
+#define TRIES      3   /* to reach a point that was found */
 
 static const char *const scenario_names[SCENARIOS] = {"setup", "transfer", "teardown", "listen", "connect"};
-static const char *const kind_names[POINT_KINDS + 1] = {"none", "program", "helper", "steps", "stop"};
+static const char *const kind_names[POINT_KINDS + 1] = {"none",   "program", "helper",
+                                                        "stores", "steps",   "stop"};
 enum { KIND_STOP = POINT_KINDS }; /* at points of POINTS_PROGRAM; of POINTS_HELPER in the transfer */
 
 /* What the tracing process tells. */
@@ -32,12 +39,14 @@ struct outcome {
     enum traced traced;
     unsigned points;
     int exit_status;
-    char place[96];
+    char place[PLACE_MAX];
 };
 
 struct trial {
     enum scenario scenario;
     unsigned kind, point;
+    const struct point *there; /* of stores and steps, which a traced run has found */
+    struct points *record;     /* this is such a run */
     struct outcome outcome;
     struct verdict first, second;
     char why[400]; /* what is wrong; empty: nothing */
@@ -94,7 +103,9 @@ static _Noreturn void trace_victim(const struct trial *trial, int other, int tol
     struct trace trace = {.kind = trial->kind != KIND_STOP               ? (enum point_kind)trial->kind
                                   : trial->scenario == SCENARIO_TRANSFER ? POINTS_HELPER
                                                                          : POINTS_PROGRAM,
-                          .point = trial->point};
+                          .point = trial->point,
+                          .there = trial->there,
+                          .record = trial->record};
     struct outcome outcome = {0};
     char go = 0;
     int gate[2];
@@ -102,7 +113,8 @@ static _Noreturn void trace_victim(const struct trial *trial, int other, int tol
     pair_of(gate);
     trace.pid = fork();
     if (trace.pid == 0) {
-        struct party_sockets sockets = {.other = other, .heir = -1, .verdict = -1};
+        struct party_sockets sockets = {
+            .other = other, .heir = -1, .verdict = -1, .recording = trial->record != NULL};
 
         signal(SIGTRAP, passes);          /* a mark that comes when it is not traced any more */
         prctl(PR_SET_PDEATHSIG, SIGKILL); /* likewise */
@@ -200,8 +212,11 @@ static void try_point(struct trial *trial)
     pair_of(heir);
     pair_of(verdict);
     pair_of(told);
-    sockets = (struct party_sockets){
-        .other = other[1], .heir = heir[1], .verdict = verdict[1], .most = reference[trial->scenario]};
+    sockets = (struct party_sockets){.other = other[1],
+                                     .heir = heir[1],
+                                     .verdict = verdict[1],
+                                     .recording = trial->record != NULL,
+                                     .most = reference[trial->scenario]};
     heir_sockets = (struct party_sockets){.other = heir[0], .heir = -1, .verdict = -1};
     fflush(NULL);
     peer = start_party(trial, PEER, &sockets);
@@ -284,13 +299,18 @@ static void try_point(struct trial *trial)
 struct options {
     unsigned every, from, point;
     int kind, scenario;
-    const char *journal;
+    const char *journal, *at;
 };
 
 /* What the journal has of a scenario and kind. */
 struct done {
-    unsigned died, failures, next; /* the point to go on with */
+    unsigned died, failures, missed, next; /* the point to go on with */
     bool whole;
+};
+
+struct result {
+    unsigned died, missed; /* not reached again */
+    char first[600];       /* that went wrong */
 };
 
 static int find(const char *const *names, unsigned count, const char *name)
@@ -315,6 +335,8 @@ static struct options read_options(int argc, char **argv)
             options.from = (unsigned)atoi(value);
         else if (!strcmp(argv[i], "--point"))
             options.point = (unsigned)atoi(value);
+        else if (!strcmp(argv[i], "--at"))
+            options.at = value;
         else if (!strcmp(argv[i], "--journal"))
             options.journal = value;
         else if (!strcmp(argv[i], "--kind"))
@@ -350,24 +372,41 @@ static unsigned every_of(unsigned kind)
     return kind == KIND_STOP ? 8 : 1;
 }
 
-static struct done read_journal(const struct options *options, enum scenario scenario, unsigned kind)
+static bool is_found(unsigned kind)
+{
+    return kind == POINTS_STORES || kind == POINTS_STEPS;
+}
+
+/* Of points that were found, also those that `points` has and were died at: they are taken out of it. */
+static struct done read_journal(const struct options *options, enum scenario scenario, unsigned kind,
+                                struct points *points)
 {
     struct done done = {.next = options->from};
     FILE *const file = options->journal ? fopen(options->journal, "re") : NULL;
     char line[600], scenario_name[16], kind_name[16], what[16];
     unsigned point;
+    int text;
 
     while (file && fgets(line, sizeof(line), file)) {
-        if (sscanf(line, "%15s %15s %u %15s", scenario_name, kind_name, &point, what) != 4 ||
+        if (sscanf(line, "%15s %15s %u %15s %n", scenario_name, kind_name, &point, what, &text) != 4 ||
             strcmp(scenario_name, scenario_names[scenario]) || strcmp(kind_name, kind_names[kind]))
             continue;
         if (!strcmp(what, "end")) {
             done.whole = true;
             continue;
         }
-        done.died++;
+        done.missed += !strcmp(what, "missed");
+        done.died += strcmp(what, "missed") != 0;
         done.failures += !strcmp(what, "failed");
         done.next = point + options->every * every_of(kind);
+        line[strcspn(line, ":\n")] = '\0';
+        for (unsigned i = 0; points && i < points->count; i++) {
+            char name[PLACE_MAX];
+
+            record_name(&points->list[i], name);
+            if (!strcmp(name, line + text))
+                points->list[i].at = 0;
+        }
     }
     if (file)
         fclose(file);
@@ -386,40 +425,105 @@ static void write_journal(const struct options *options, const struct trial *tri
     fclose(file);
 }
 
-/* True: all points went well. The first that did not is told again in `ret_first`, for whoever reads what is behind the
- * result. */
-static bool sweep(const struct options *options, enum scenario scenario, unsigned kind, unsigned *ret_died,
-                  char ret_first[static 600])
+static void died(const struct options *options, const struct trial *trial, struct result *result)
+{
+    result->died++;
+    write_journal(options, trial, trial->why[0] ? "failed" : "died");
+    if (!trial->why[0])
+        return;
+    printf("# point %u (%s): %s\n", trial->point, trial->outcome.place, trial->why);
+    fflush(stdout);
+    if (!result->first[0])
+        snprintf(result->first, sizeof(result->first), "point %u (%s): %s", trial->point,
+                 trial->outcome.place, trial->why);
+}
+
+/* True: all points went well. The first that did not is told again in the result, for whoever reads what is behind
+ * it. */
+static bool sweep_calls(const struct options *options, enum scenario scenario, unsigned kind,
+                        struct result *result)
 {
     const unsigned every = options->every * every_of(kind);
-    struct done done = read_journal(options, scenario, kind);
+    struct done done = read_journal(options, scenario, kind, NULL);
 
-    *ret_died = done.died;
-    ret_first[0] = '\0';
+    result->died = done.died;
     for (unsigned point = options->point ? options->point : done.next; !done.whole; point += every) {
         struct trial trial = {.scenario = scenario, .kind = kind, .point = point};
 
         try_point(&trial);
-        if (trial.why[0]) {
-            printf("# point %u (%s): %s\n", point, trial.outcome.place, trial.why);
-            fflush(stdout);
-            write_journal(options, &trial, "failed");
-            if (!ret_first[0])
-                snprintf(ret_first, 600, "point %u (%s): %s", point, trial.outcome.place, trial.why);
-            if (++done.failures >= 20)
-                break;
-        } else if (trial.outcome.traced == TRACED_ENDED) {
+        if (!trial.why[0] && trial.outcome.traced == TRACED_ENDED) {
             printf("# %u points in all\n", trial.outcome.points);
             write_journal(options, &trial, "end");
             break;
-        } else {
-            write_journal(options, &trial, "died");
         }
-        ++*ret_died;
-        if (options->point)
+        died(options, &trial, result);
+        done.failures += trial.why[0] != '\0';
+        if (options->point || done.failures >= 20)
             break;
     }
     return !done.failures;
+}
+
+static struct points *find_points(enum scenario scenario, unsigned kind)
+{
+    struct points *const points =
+        mmap(NULL, sizeof(*points), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+    if (points == MAP_FAILED)
+        return NULL;
+    for (unsigned i = 0; i < RECORDINGS; i++) {
+        struct trial trial = {.scenario = scenario, .kind = kind, .record = points};
+
+        try_point(&trial);
+        printf("# %u points after %u traced runs%s%s\n", points->count, i + 1, trial.why[0] ? ": " : "",
+               trial.why);
+        fflush(stdout);
+    }
+    return points;
+}
+
+static bool sweep_found(const struct options *options, enum scenario scenario, unsigned kind,
+                        struct result *result)
+{
+    struct points *const points = find_points(scenario, kind);
+    struct done done = {0};
+
+    if (!points || !points->count) /* nothing would be tested */
+        return false;
+    done = read_journal(options, scenario, kind, points);
+    result->died = done.died;
+    result->missed = done.missed;
+    for (unsigned i = options->point ? options->point : options->from;
+         i <= points->count && done.failures < 20; i += options->every) {
+        struct trial trial = {.scenario = scenario, .kind = kind, .point = i, .there = &points->list[i - 1]};
+        char name[PLACE_MAX];
+
+        record_name(trial.there, name);
+        if (!trial.there->at || (options->at && !strstr(name, options->at)))
+            continue;
+        for (unsigned tries = 0; tries < TRIES; tries++) {
+            try_point(&trial);
+            if (trial.why[0] || trial.outcome.traced == TRACED_STOPPED)
+                break;
+        }
+        memcpy(trial.outcome.place, name, sizeof(trial.outcome.place));
+        if (!trial.why[0] && trial.outcome.traced == TRACED_ENDED) {
+            result->missed++;
+            write_journal(options, &trial, "missed");
+        } else {
+            died(options, &trial, result);
+            done.failures += trial.why[0] != '\0';
+        }
+        if (options->point)
+            break;
+    }
+    munmap(points, sizeof(*points));
+    return !done.failures && result->died > result->missed;
+}
+
+static bool is_chosen(const struct options *options, unsigned kind)
+{
+    return options->kind < 0 ? kind != POINTS_STEPS : kind == (unsigned)options->kind;
 }
 
 int main(int argc, char **argv)
@@ -439,6 +543,9 @@ int main(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN);
     for (int fd = 3; fd < 64; fd++) /* of who started us */
         close(fd);
+    code_note();
+    if (code_missing() && options.kind == POINTS_STEPS)
+        printf("# no function %s, one of the windows\n", code_missing());
     for (unsigned scenario = 0; scenario < SCENARIOS; scenario++) {
         bool ready;
 
@@ -447,19 +554,21 @@ int main(int argc, char **argv)
         ready = make_reference(scenario);
         for (unsigned kind = POINTS_PROGRAM; kind <= KIND_STOP; kind++) {
             struct timespec began, ended;
-            unsigned died = 0;
-            char first[600] = "";
+            struct result result = {0};
             bool good;
 
-            if (options.kind >= 0 && kind != (unsigned)options.kind)
+            if (!is_chosen(&options, kind))
                 continue;
             clock_gettime(CLOCK_MONOTONIC, &began);
-            good = ready && sweep(&options, scenario, kind, &died, first);
+            good = ready && (is_found(kind) ? sweep_found : sweep_calls)(&options, scenario, kind, &result);
             clock_gettime(CLOCK_MONOTONIC, &ended);
             all &= good;
-            printf("%s %u - %s, %s: %u points\n", good ? "ok" : "not ok", ++number, scenario_names[scenario],
-                   kind_names[kind], died);
-            printf("# %ld s%s%s\n", (long)(ended.tv_sec - began.tv_sec), first[0] ? "; first " : "", first);
+            printf("%s %u - %s, %s: %u points", good ? "ok" : "not ok", ++number, scenario_names[scenario],
+                   kind_names[kind], result.died);
+            if (result.missed)
+                printf(", %u not reached again", result.missed);
+            printf("\n# %ld s%s%s\n", (long)(ended.tv_sec - began.tv_sec), result.first[0] ? "; first " : "",
+                   result.first);
             fflush(stdout);
         }
     }

@@ -4,7 +4,9 @@
  * plays the scenario once more with an heir, a new process in the victim's place.
  *
  *   death.c     the table of scenarios; a trial for each point; counts
- *   tracer.c    points: system calls of the adapter, and instructions of named functions
+ *   tracer.c    points: system calls of the adapter; threads that run one at a time
+ *   record.c    points: stores that others see, and instructions of named functions, found by a traced run
+ *   decode.c    where an instruction stores; mappings.c: who sees that; code.c: the adapter's functions
  *   party.c     what victim, peer and heir do */
 #ifndef TESTS_DEATH_DEATH_H
 #define TESTS_DEATH_DEATH_H
@@ -36,6 +38,7 @@ struct verdict {
 /* Sockets of a party: `other` (SOCK_SEQPACKET) to the other party, whose end it notices there. */
 struct party_sockets {
     int other, heir, verdict;
+    bool recording; /* the victim is slow: nobody loses patience */
     struct verdict
         most; /* what is left of it at most: that of a trial without a death. All 0: not known yet */
 };
@@ -55,8 +58,31 @@ enum point_kind {
     POINTS_NONE,    /* nobody dies */
     POINTS_PROGRAM, /* system calls of the program's thread; the helper thread is held while it can go on */
     POINTS_HELPER,  /* the other way round */
+    POINTS_STORES,  /* before and behind each store to memory that others may map, in any thread */
     POINTS_STEPS,   /* each instruction of the named functions, in any thread */
     POINT_KINDS
+};
+
+enum when {
+    WHEN_BEFORE,
+    WHEN_BEHIND,
+    WHEN_BETWEEN /* of a string instruction, behind the first of its rounds */
+};
+
+/* One of POINTS_STORES or POINTS_STEPS, which a traced run has found. */
+struct point {
+    uintptr_t
+        entry;    /* of the function that is watched; 0: the instruction is waited for from the beginning */
+    unsigned hit; /* this call of it, counted from 1 */
+    uintptr_t at; /* the instruction */
+    uintptr_t caller; /* the adapter's function that called, of an instruction elsewhere; 0: any */
+    enum when when;
+};
+
+#define POINTS_MAX 16384u
+struct points {
+    unsigned count;
+    struct point list[POINTS_MAX];
 };
 
 enum traced {
@@ -65,20 +91,32 @@ enum traced {
     TRACED_STUCK,   /* it did not come on: tracer_alarm */
 };
 
+#define PLACE_MAX 128u
 struct trace {
     pid_t pid;
     enum point_kind kind;
-    unsigned point;  /* stop here, counted from 1; 0: only count */
-    unsigned points; /* result: points that the victim passed */
-    int exit_status; /* result of TRACED_ENDED, as of waitpid() */
-    char place[96];  /* result of TRACED_STOPPED */
+    unsigned point;            /* stop here, counted from 1; 0: only count. Of system calls */
+    const struct point *there; /* stop here. Of the other kinds */
+    struct points *record;     /* add what is found. Of the other kinds */
+    unsigned points;           /* result: points that the victim passed */
+    int exit_status;           /* result of TRACED_ENDED, as of waitpid() */
+    char place[PLACE_MAX];     /* result of TRACED_STOPPED */
 };
 
 /* The victim waits, before its first verb, until it is told to go on: its threads are traced from the first. */
 void tracer_attach(const struct trace *trace);
 enum traced tracer_run(struct trace *trace);
-/* The stopped victim goes on, without a tracer. */
+/* The stopped victim goes on, without a tracer; not with breakpoints in it. */
 void tracer_release(const struct trace *trace);
 void tracer_kill(const struct trace *trace);
+
+/* --- record.c --- */
+
+/* Runs the victim from its beginning to its end, and notes points. */
+enum traced record_run(struct trace *trace);
+/* Runs it to such a point. */
+enum traced record_reach(struct trace *trace);
+/* What the point is called in journals, which are of other runs. */
+void record_name(const struct point *point, char name[static PLACE_MAX]);
 
 #endif

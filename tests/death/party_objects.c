@@ -92,8 +92,8 @@ bool connect_qp(struct party *party)
                             IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER),
          "RTR: %s", strerror(errno));
     attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS,
-                                .timeout = party->patient ? 18
-                                           : over_network ? 13
+                                .timeout = party->patient || party->sockets.recording ? 18
+                                           : over_network                             ? 13
                                                           : 10, /* s, 34 ms, 4 ms */
                                 .retry_cnt = over_network ? 5 : 2,
                                 .rnr_retry = 7,

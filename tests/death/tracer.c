@@ -4,169 +4,45 @@
  * for what the peer, who runs freely, is early or late with.
  *
  * A point is before and after each system call whose caller is in the adapter's libraries; calls from one place count
- * REPEATS times. Around them all stores that others may see have happened, or not. Those between, in the functions
- * that matter, are the points of POINTS_STEPS: a breakpoint at their first instruction, then single steps until they
- * return, each instruction once. */
-#include "death.h"
+ * REPEATS times. Around them all stores that others may see have happened, or not: those between are points of record.c,
+ * under which all threads run freely. */
+#include "tracer.h"
 
 #include <dirent.h>
-#include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <link.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/ptrace.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/user.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "code.h"
+
 #define YIELDS      40u
 #define REPEATS     2u
-#define THREADS     16u
-#define SEEN        8192u /* a power of two */
+#define SEEN        32768u /* a power of two */
 #define FRAMES      3u
 #define STACK_WORDS 96u
 
-static const char *const watched[] = {
-    /* access slots */
-    "direct_map",
-    "direct_map_end",
-    "direct_post_plain",
-    "direct_run_plain",
-    "plain_post",
-    "plain_run",
-    "plain_receive",
-    "direct_copy",
-    "direct_settle",
-    "direct_deposit",
-    /* epochs of references */
-    "lane_revoke",
-    "lane_pull",
-    "link_pull",
-    /* publishing */
-    "keys_publish_region",
-    "keys_withdraw",
-    "segment_allocate",
-    "segment_release",
-    "mapping_publish",
-    "mapping_set",
-    "mapping_begin",
-    "mapping_end",
-    /* rings and bells */
-    "ring_write",
-    "ring_put",
-    "ring_publish_held",
-    "ring_publish",
-    "notify_wake",
-};
-#define WATCHED (sizeof(watched) / sizeof(watched[0]))
-
-struct thread {
-    pid_t tid;
-    bool stopped, in_call, main_thread, ended;
-    unsigned yields;
-    int signal; /* to be delivered when it goes on */
-};
-
-struct breakpoint {
-    uintptr_t at;
-    long word;
-    const char *name;
-    unsigned hits;
-};
-
-static struct {
-    uintptr_t from, to;
-    char path[256];
-    uintptr_t base;
-} ours[4];
-static unsigned ours_count;
-static struct breakpoint breakpoints[4 * WATCHED];
-static unsigned breakpoint_count;
-static bool read_symbols;
-
-static struct thread threads[THREADS];
-static unsigned thread_count;
-static bool begun, over;
-static pid_t stepping; /* through a function, last */
+struct thread threads[THREADS];
+unsigned thread_count;
+bool begun, over;
 volatile int tracer_alarm;
 static struct {
     uint64_t key;
     unsigned count;
 } seen[SEEN];
 
-/* --- the adapter's code; victim and tracer are forks of one process, so that it lies at the same addresses ------------- */
-
-static int note_library(struct dl_phdr_info *info, size_t size, void *data)
-{
-    if (!strstr(info->dlpi_name, "libibverbs.so") && !strstr(info->dlpi_name, "librdmacm.so"))
-        return 0;
-    for (unsigned i = 0; i < info->dlpi_phnum; i++) {
-        const ElfW(Phdr) *const header = &info->dlpi_phdr[i];
-
-        if (header->p_type != PT_LOAD || !(header->p_flags & PF_X) || ours_count == 4)
-            continue;
-        ours[ours_count].from = info->dlpi_addr + header->p_vaddr;
-        ours[ours_count].to = ours[ours_count].from + header->p_memsz;
-        ours[ours_count].base = info->dlpi_addr;
-        snprintf(ours[ours_count].path, sizeof(ours[0].path), "%s", info->dlpi_name);
-        ours_count++;
-    }
-    return 0;
-}
-
-static void note_symbols(const char *path, uintptr_t base)
-{
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    struct stat stat;
-    const char *file;
-    const Elf64_Ehdr *elf;
-    const Elf64_Shdr *sections;
-
-    if (fd < 0 || fstat(fd, &stat))
-        return;
-    file = mmap(NULL, (size_t)stat.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    close(fd);
-    if (file == MAP_FAILED)
-        return;
-    elf = (const void *)file;
-    sections = (const void *)(file + elf->e_shoff);
-    for (unsigned i = 0; i < elf->e_shnum; i++) {
-        const Elf64_Sym *symbols = (const void *)(file + sections[i].sh_offset);
-        const char *names;
-
-        if (sections[i].sh_type != SHT_SYMTAB)
-            continue;
-        names = file + sections[sections[i].sh_link].sh_offset;
-        for (size_t k = 0; k < sections[i].sh_size / sizeof(*symbols); k++)
-            for (unsigned w = 0; w < WATCHED; w++)
-                if (ELF64_ST_TYPE(symbols[k].st_info) == STT_FUNC && symbols[k].st_value &&
-                    !strcmp(names + symbols[k].st_name, watched[w]) && breakpoint_count < 4 * WATCHED)
-                    breakpoints[breakpoint_count++] =
-                        (struct breakpoint){.at = base + symbols[k].st_value, .name = watched[w]};
-    }
-    munmap((void *)(uintptr_t)file, (size_t)stat.st_size);
-}
-
-static bool is_ours(uint64_t address)
-{
-    for (unsigned i = 0; i < ours_count; i++)
-        if (address >= ours[i].from && address < ours[i].to)
-            return true;
-    return false;
-}
-
 /* --- threads ----------------------------------------------------------------------------------------------------- */
 
-static struct thread *thread_of(pid_t tid, pid_t pid)
+struct thread *thread_of(pid_t tid, pid_t pid)
 {
     for (unsigned i = 0; i < thread_count; i++)
         if (threads[i].tid == tid)
@@ -203,8 +79,7 @@ static bool is_blocked(const struct trace *trace, const struct thread *thread)
 static void resume(const struct trace *trace, struct thread *thread)
 {
     const enum __ptrace_request how =
-        begun && !over && trace->kind != POINTS_STEPS && trace->kind != POINTS_NONE ? PTRACE_SYSCALL
-                                                                                    : PTRACE_CONT;
+        begun && !over && trace->kind != POINTS_NONE ? PTRACE_SYSCALL : PTRACE_CONT;
 
     if (ptrace(how, thread->tid, NULL, (void *)(uintptr_t)thread->signal) == 0 || errno == ESRCH) {
         thread->stopped = false;
@@ -212,14 +87,13 @@ static void resume(const struct trace *trace, struct thread *thread)
     }
 }
 
-static uint64_t hash(uint64_t value, uint64_t more)
+uint64_t hash(uint64_t value, uint64_t more)
 {
     value ^= more + 0x9e3779b97f4a7c15u + (value << 6) + (value >> 2);
     return value * 0xff51afd7ed558ccdu;
 }
 
-/* How often that key came; it counts. */
-static unsigned count_key(uint64_t key)
+unsigned count_key(uint64_t key)
 {
     for (unsigned i = (unsigned)key, tries = 0; tries < SEEN; i++, tries++) {
         if (!seen[i % SEEN].count)
@@ -243,7 +117,7 @@ static uint64_t place_of(const struct trace *trace, const struct user_regs_struc
         got = process_vm_readv(trace->pid, &here, 1, &there, 1, 0);
     }
     for (ssize_t i = 0; i < got / 8 && frames < FRAMES; i++)
-        if (is_ours(words[i])) {
+        if (code_is_ours(words[i])) {
             key = hash(key, words[i]);
             if (!frames++)
                 *ret_first = words[i];
@@ -256,7 +130,7 @@ static bool reached(struct trace *trace, const char *when, uint64_t address, lon
     if (++trace->points != trace->point)
         return false;
     snprintf(trace->place, sizeof(trace->place), "%s call %ld at +0x%lx", when, call,
-             (unsigned long)(address - ours[0].base));
+             (unsigned long)code_offset(address));
     return true;
 }
 
@@ -284,108 +158,6 @@ static bool passes_call(struct trace *trace, struct thread *thread)
            reached(trace, thread->in_call ? "before" : "after", first, (long)regs.orig_rax);
 }
 
-/* --- single steps -------------------------------------------------------------------------------------------------- */
-
-static void set_breakpoints(const struct trace *trace)
-{
-    for (unsigned i = 0; i < breakpoint_count; i++) {
-        struct breakpoint *const b = &breakpoints[i];
-
-        b->hits = 0;
-        errno = 0;
-        b->word = ptrace(PTRACE_PEEKTEXT, trace->pid, (void *)b->at, NULL);
-        if (!errno)
-            ptrace(PTRACE_POKETEXT, trace->pid, (void *)b->at, (void *)((b->word & ~0xffl) | 0xcc));
-    }
-}
-
-static struct breakpoint *breakpoint_at(uint64_t address)
-{
-    for (unsigned i = 0; i < breakpoint_count; i++)
-        if (breakpoints[i].at == address)
-            return &breakpoints[i];
-    return NULL;
-}
-
-static void take_event(struct trace *trace, pid_t tid, int status);
-
-/* Takes a breakpoint away, so that the thread that has met it goes on. */
-static void lift(const struct thread *thread, struct breakpoint *b, struct user_regs_struct *regs)
-{
-    regs->rip = b->at;
-    ptrace(PTRACE_SETREGS, thread->tid, NULL, regs);
-    ptrace(PTRACE_POKETEXT, thread->tid, (void *)b->at, (void *)b->word);
-}
-
-/* While another thread is stepped through, which may wait for this one: it goes on unobserved. */
-static void go_on(struct trace *trace, struct thread *thread, int status)
-{
-    struct user_regs_struct regs;
-
-    if (!thread->stopped || thread->ended)
-        return;
-    if (WSTOPSIG(status) == SIGTRAP && !(status >> 16) && !ptrace(PTRACE_GETREGS, thread->tid, NULL, &regs)) {
-        struct breakpoint *const b = breakpoint_at(regs.rip - 1);
-
-        if (b) {
-            lift(thread, b, &regs);
-            b->hits = REPEATS;
-        } else {
-            over = true;
-        }
-    }
-    resume(trace, thread);
-}
-
-/* The thread is in front of the function; true: a point was reached. Others run meanwhile, without the breakpoint. */
-static bool steps_through(struct trace *trace, struct thread *thread, struct breakpoint *b,
-                          struct user_regs_struct *regs)
-{
-    const uint64_t stack = regs->rsp;
-
-    stepping = thread->tid;
-    lift(thread, b, regs);
-    for (;;) {
-        int status;
-
-        if (is_ours(regs->rip) && count_key(hash(regs->rip, 7) | 1) == 1 && ++trace->points == trace->point) {
-            snprintf(trace->place, sizeof(trace->place), "%s, instruction +0x%lx", b->name,
-                     (unsigned long)(regs->rip - ours[0].base));
-            return true;
-        }
-        if (ptrace(PTRACE_SINGLESTEP, thread->tid, NULL, (void *)(uintptr_t)thread->signal))
-            return false;
-        thread->signal = 0;
-        for (;;) {
-            const pid_t tid = waitpid(-1, &status, __WALL);
-
-            if (tid == thread->tid || tid < 0 || tracer_alarm)
-                break;
-            take_event(trace, tid, status);
-            go_on(trace, thread_of(tid, trace->pid), status);
-        }
-        if (!WIFSTOPPED(status)) {
-            thread->ended = true;
-            thread->stopped = false;
-            return false;
-        }
-        if (WSTOPSIG(status) != SIGTRAP)
-            thread->signal = WSTOPSIG(status);
-        if (ptrace(PTRACE_GETREGS, thread->tid, NULL, regs) || regs->rsp > stack)
-            break;
-        /* In a function that is watched itself: its breakpoint would be met as an instruction. */
-        if (breakpoint_at(regs->rip) && breakpoint_at(regs->rip) != b) {
-            struct breakpoint *const inner = breakpoint_at(regs->rip);
-
-            ptrace(PTRACE_POKETEXT, thread->tid, (void *)inner->at, (void *)inner->word);
-            inner->hits = REPEATS;
-        }
-    }
-    if (++b->hits < REPEATS)
-        ptrace(PTRACE_POKETEXT, thread->tid, (void *)b->at, (void *)((b->word & ~0xffl) | 0xcc));
-    return false;
-}
-
 /* --- events ---------------------------------------------------------------------------------------------------- */
 
 static bool looked_at(const struct trace *trace, const struct thread *thread)
@@ -393,8 +165,7 @@ static bool looked_at(const struct trace *trace, const struct thread *thread)
     return thread->main_thread == (trace->kind == POINTS_PROGRAM);
 }
 
-/* Of a thread that has stopped or ended. */
-static void take_event(struct trace *trace, pid_t tid, int status)
+void take_event(struct trace *trace, pid_t tid, int status)
 {
     struct thread *const thread = thread_of(tid, trace->pid);
 
@@ -411,41 +182,21 @@ static void take_event(struct trace *trace, pid_t tid, int status)
     thread->signal = WSTOPSIG(status);
 }
 
-/* The marks of the victim are breakpoints in its own code; others are ours. True: at the point. */
-static bool takes_trap(struct trace *trace, struct thread *thread)
+/* The marks of the victim are breakpoints in its own code. */
+static void takes_mark(void)
 {
-    struct user_regs_struct regs;
-    struct breakpoint *b;
-
-    ptrace(PTRACE_GETREGS, thread->tid, NULL, &regs);
-    b = breakpoint_at(regs.rip - 1);
-    if (b)
-        return trace->kind == POINTS_STEPS && steps_through(trace, thread, b, &regs);
-    if (!begun) {
-        begun = true;
-        if (trace->kind == POINTS_STEPS)
-            set_breakpoints(trace);
-        for (unsigned i = 0; i < thread_count; i++) /* calls that they are in were not seen to begin */
-            if (!threads[i].stopped && !threads[i].ended)
-                ptrace(PTRACE_INTERRUPT, threads[i].tid, NULL, NULL);
-    } else {
+    if (begun) {
         over = true;
+        return;
     }
-    return false;
+    begun = true;
+    for (unsigned i = 0; i < thread_count; i++) /* calls that they are in were not seen to begin */
+        if (!threads[i].stopped && !threads[i].ended)
+            ptrace(PTRACE_INTERRUPT, threads[i].tid, NULL, NULL);
 }
 
 void tracer_attach(const struct trace *trace)
 {
-    if (!read_symbols) {
-        dl_iterate_phdr(note_library, NULL);
-        for (unsigned i = 0; i < ours_count; i++)
-            note_symbols(ours[i].path, ours[i].base);
-        read_symbols = true;
-        if (!ours_count) {
-            fprintf(stderr, "the libraries were not found\n");
-            abort();
-        }
-    }
     memset(seen, 0, sizeof(seen));
     thread_count = 0;
     begun = over = false;
@@ -484,8 +235,7 @@ static void await_new_threads(struct trace *trace)
         closedir(tasks);
 }
 
-/* All threads stop where they are. */
-static void stop_all(struct trace *trace)
+void stop_all(struct trace *trace)
 {
     for (unsigned i = 0; i < thread_count; i++) {
         struct thread *const thread = &threads[i];
@@ -504,7 +254,12 @@ static void stop_all(struct trace *trace)
     await_new_threads(trace);
 }
 
-static bool all_ended(const struct trace *trace)
+bool is_plain_trap(int status)
+{
+    return WIFSTOPPED(status) && WSTOPSIG(status) == SIGTRAP && !(status >> 16);
+}
+
+bool all_ended(const struct trace *trace)
 {
     for (unsigned i = 0; i < thread_count; i++)
         if (threads[i].tid == trace->pid)
@@ -524,7 +279,7 @@ static struct thread *choose(const struct trace *trace, bool *ret_wait)
 
         if (thread->ended)
             continue;
-        if (!begun || over || trace->kind == POINTS_STEPS || trace->kind == POINTS_NONE) {
+        if (!begun || over || trace->kind == POINTS_NONE) {
             if (thread->stopped)
                 return thread;
             continue;
@@ -540,7 +295,7 @@ static struct thread *choose(const struct trace *trace, bool *ret_wait)
             other = thread;
         }
     }
-    if (!begun || over || trace->kind == POINTS_STEPS || trace->kind == POINTS_NONE) {
+    if (!begun || over || trace->kind == POINTS_NONE) {
         *ret_wait = true;
         return NULL;
     }
@@ -563,6 +318,10 @@ static struct thread *choose(const struct trace *trace, bool *ret_wait)
 enum traced tracer_run(struct trace *trace)
 {
     trace->points = 0;
+    if (trace->record)
+        return record_run(trace);
+    if (trace->there)
+        return record_reach(trace);
     for (;;) {
         int status;
         bool wait;
@@ -593,8 +352,8 @@ enum traced tracer_run(struct trace *trace)
 
         if (WSTOPSIG(status) == (SIGTRAP | 0x80))
             there = looked_at(trace, thread) ? passes_call(trace, thread) && !over : false;
-        else if (WSTOPSIG(status) == SIGTRAP && !(status >> 16))
-            there = takes_trap(trace, thread);
+        else if (is_plain_trap(status))
+            takes_mark();
         if (there) {
             stop_all(trace);
             return TRACED_STOPPED;
@@ -604,18 +363,6 @@ enum traced tracer_run(struct trace *trace)
 
 void tracer_release(const struct trace *trace)
 {
-    for (unsigned i = 0; i < breakpoint_count && trace->kind == POINTS_STEPS; i++)
-        ptrace(PTRACE_POKETEXT, trace->pid, (void *)breakpoints[i].at, (void *)breakpoints[i].word);
-    for (unsigned i = 0; i < thread_count && trace->kind == POINTS_STEPS; i++) {
-        struct user_regs_struct regs;
-
-        /* One that has met a breakpoint since: it executes what was there. */
-        if (threads[i].tid != stepping && !threads[i].ended &&
-            !ptrace(PTRACE_GETREGS, threads[i].tid, NULL, &regs) && breakpoint_at(regs.rip - 1)) {
-            regs.rip--;
-            ptrace(PTRACE_SETREGS, threads[i].tid, NULL, &regs);
-        }
-    }
     /* The main thread last: when it ends the process, a thread that is still traced waits for us to reap it. */
     for (unsigned i = thread_count; i-- > 0;)
         if (!threads[i].ended)

@@ -5,7 +5,8 @@
  * over the link, as in two pid namespaces.
  *
  * An address that a request may use lies in a view of the peer's arena, which is writable if the request writes; each access
- * slot is free again; nothing stays mapped or open when the link is down.
+ * slot is free again; nothing stays mapped or open when the link is down. A QP that waits for the helper thread is run once
+ * for each time that it asked, before the thread looks at what else there is: at the end of the link, for one.
  *
  * Input: steps. A step begins with a byte that selects it. */
 #include <errno.h>
@@ -26,14 +27,15 @@
 #include "object/device/device.h"
 #include "object/memory/mapping.h"
 
-#define STEPS   40u
-#define KEYS    4u
-#define ARENA   (1u << 20) /* bytes of an arena that records name */
-#define REGION  65536u
-#define QPN     0x1234u
-#define PEER_PD 5u
-#define DEPTH   8u
-#define BYTES   4096u
+#define STEPS        40u
+#define KEYS         4u
+#define ARENA        (1u << 20) /* bytes of an arena that records name */
+#define REGION       65536u
+#define QPN          0x1234u
+#define PEER_PD      5u
+#define DEPTH        8u
+#define BYTES        4096u
+#define REQUESTS_MAX 64u /* that the helper thread is asked for at a time */
 
 struct lane {
     struct link *link;
@@ -55,6 +57,11 @@ static struct segment_header pristine;
 static struct file_record pristine_files[SEGMENT_FILES];
 static uint64_t queue;
 static char memory_here[BYTES];
+static struct {
+    uint32_t rkey, length;
+    uint64_t address;
+    unsigned runs;     /* in this step */
+} waiting;             /* the request that the QP is at */
 static int asked = -1; /* enum link_file that the peer was asked for */
 
 bool mapping_is_enabled = true;
@@ -190,6 +197,10 @@ void helper_kick(void)
 
 void route_run(struct qp *which)
 {
+    require(++waiting.runs <= REQUESTS_MAX);
+    if (waiting.rkey &&
+        direct_map(&which->transport, waiting.rkey, waiting.address, waiting.length, REMOTE_READ))
+        (void)direct_map_end(&which->transport);
 }
 
 void route_ring(const struct qp_kick *kick)
@@ -412,6 +423,9 @@ static void map_one(uint32_t slot)
     uint32_t length = operation == REMOTE_ATOMIC ? 8 : some_length();
     volatile char *at;
 
+    waiting.rkey = rkey_of(slot);
+    waiting.address = address;
+    waiting.length = length;
     rundown_enter();
     (void)direct_can_execute(&qp->transport, rkey_of(slot), address, length);
     at = direct_map(&qp->transport, rkey_of(slot), address, length, operation);
@@ -520,6 +534,7 @@ static void take_step(uint8_t choice)
 {
     unsigned number = choice / STEP_KINDS, slot = number % KEYS;
 
+    waiting.runs = 0;
     switch ((enum step)(choice % STEP_KINDS)) {
     case MAPS:
         map_one(slot);
@@ -528,6 +543,8 @@ static void take_step(uint8_t choice)
         (void)direct_request_map(qp, rkey_of(slot));
         break;
     case RUNS:
+        if (number % 4 == 3) /* the kernel says so before it closes the link */
+            atomic_store(&segment_header()->alive, 0);
         direct_run();
         break;
     case FETCHES:
@@ -594,6 +611,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     choice = input_8(&input);
     the_link = (struct link){.lane = {&the_link}, .by_link = choice & 1, .can_pull = choice & 2};
     memset(access_slots, 0, sizeof(access_slots));
+    waiting.rkey = 0;
     publish_header();
     for (uint32_t slot = 0; slot < KEYS; slot++)
         publish_key(slot);
@@ -697,6 +715,14 @@ void fuzz_seeds(fuzz_add *add)
                                          0,
                                          0,
                                          9};
+
+                add(bytes, sizeof(bytes));
+            }
+            {
+                /* The peer ends while the QP's request is at the helper thread. */
+                const uint8_t bytes[] = {
+                    choice, STEP(REQUESTS, slot), STEP(RUNS, 0), STEP(MAPS, slot), 0, 0x00, 0x10, 0x00,
+                    0x40,   STEP(REQUESTS, slot), STEP(RUNS, 3)};
 
                 add(bytes, sizeof(bytes));
             }

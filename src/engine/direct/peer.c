@@ -59,18 +59,17 @@ void direct_request_fetch(const struct link *link, uint32_t slot)
     add_request(&(struct request){.slot = slot, .serial = link_serial(link)});
 }
 
-static bool next_request(struct request *ret_request)
+/* All that are pending. */
+static uint32_t take_requests(struct request taken[static REQUESTS])
 {
     uint32_t count;
 
     lock_acquire(&requests_lock);
     count = atomic_load_explicit(&request_count, memory_order_relaxed);
-    if (count) {
-        *ret_request = requests[count - 1];
-        atomic_store_explicit(&request_count, count - 1, memory_order_relaxed);
-    }
+    memcpy(taken, requests, count * sizeof(*taken));
+    atomic_store_explicit(&request_count, 0, memory_order_relaxed);
     lock_release(&requests_lock);
-    return count != 0;
+    return count;
 }
 
 /* Requests for which a file is on its way. Helper thread. */
@@ -426,7 +425,7 @@ static void connect_qp(struct qp *qp, struct direct_peer *peer, const struct dir
     direct.record_generation = generation;
     atomic_thread_fence(memory_order_acquire);
     if (!generation || (generation & 1) ||
-        atomic_load_explicit(&record->generation, memory_order_relaxed) != generation ||
+        !direct_is_open(&direct) || /* also where the peer has died since */
         qpn != attributes->dest_qpn || dest_qpn != qp->ibv.qp_num ||
         ifindex != attributes->path.destination_ifindex || path_mtu != attributes->path_mtu ||
         !psns_agree(qp, peer, direct.slot, rq_psn))
@@ -529,17 +528,19 @@ static void resume(uint32_t qpn, uint32_t slot)
 
 void direct_run(void)
 {
-    struct request request;
+    struct request taken[REQUESTS];
+    uint32_t count = 0;
 
     mapping_move();
     if (mapping_grow())
         helper_kick(); /* the next step comes after what else there is to do */
-    while (unlikely(atomic_load_explicit(&request_count, memory_order_relaxed) != 0)) {
-        if (!next_request(&request))
-            break;
-        serve(&request);
-        if (request.qpn)
-            resume(request.qpn, request.slot);
+    /* Not what QPs ask for meanwhile: if the peer has died, they ask until this thread has seen the end of the link. */
+    if (unlikely(atomic_load_explicit(&request_count, memory_order_relaxed) != 0))
+        count = take_requests(taken);
+    for (uint32_t i = 0; i < count; i++) {
+        serve(&taken[i]);
+        if (taken[i].qpn)
+            resume(taken[i].qpn, taken[i].slot);
     }
 }
 
