@@ -10,7 +10,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . scripts/distro.sh
 distro_begin trixie
 distro_with arm64 build cross emulated
-distro_tree
+distro_tree arm64
 [ -e "$tree/build-arm64/build.ninja" ] || inside --net meson setup build-arm64 -Dwerror=true -Dbench=false \
     --cross-file packaging/aarch64.ini --cross-file tests/portability/qemu.ini >"$work/log" 2>&1 || {
     tail -n20 "$work/log"

@@ -52,13 +52,13 @@ distro_bootstrap()
 {
     local mirror to="$roots/$release.bare"
     mirror=$(distro_mirror "$release")
-    [ -n "$mirror" ] || skip "apt knows no mirror of Debian"
+    [ -n "$mirror" ] || skip "$release: no mirror is known to apt or named"
     rm -rf "$to"
     mkdir -p "$to"
     debootstrap --variant=minbase "$release" "$to/root" "$mirror" >"$work/log" 2>&1 || {
         tail -n5 "$work/log"
         rm -rf "$to"
-        skip "no root of $release from the mirror"
+        skip "$release: no root, for $mirror cannot be reached or does not have it"
     }
     # A mirror may be a snapshot; the root is thrown away, so nothing need reach the disk.
     echo 'Acquire::Check-Valid-Until "false";' >"$to/root/etc/apt/apt.conf.d/softhca"
@@ -109,9 +109,10 @@ distro_with()
 }
 
 # The tree, without what was made of it on this machine; what the last check made stays where SOFTHCA_ROOTS does.
+# $1: a name, where two checks of one release may run at a time
 distro_tree()
 {
-    tree=$roots/$release.tree
+    tree=$roots/$release.${1:-}tree
     rm -rf "$tree.new"
     mkdir -p "$tree.new"
     # Also while somebody edits a file of it.

@@ -20,7 +20,10 @@ cross=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross libibverbs-dev:arm64 librdmac
 emulated=(libcmocka-dev:arm64 qemu-user binutils-aarch64-linux-gnu procps iproute2)
 package=(build-essential debhelper dpkg-dev lintian rpm)
 long=(spin debootstrap gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user flex bison openmpi-bin libopenmpi-dev mpich
-      libmpich-dev tgt libiscsi-bin libiscsi-dev g++ libgloo-dev librpma-dev ceph-mon ceph-osd ceph-common)
+      libmpich-dev tgt libiscsi-bin libiscsi-dev g++ libgloo-dev librpma-dev ceph-mon ceph-osd ceph-common
+      qemu-system-arm qemu-system-mips qemu-system-misc qemu-system-ppc qemu-system-sparc dapl2-utils)
+# Left out where the release has none: Debian 13 is without uDAPL.
+not_everywhere=(dapl2-utils)
 bench=("${demo[@]}" gnuplot-nox ucx-utils util-linux rdmacm-utils crun)
 guest=("${demo[@]}" qemu-system-x86 busybox-static cpio kmod procps util-linux ibverbs-providers)
 
@@ -67,6 +70,11 @@ if [ ${#missing[@]} -gt 0 ]; then
     echo "installing: ${missing[*]}"
     export DEBIAN_FRONTEND=noninteractive
     "${as_root[@]}" apt-get update -q
+    for package in "${not_everywhere[@]}"; do
+        apt-cache show "$package" >/dev/null 2>&1 || missing=("${missing[@]/#$package/}")
+    done
+    # Of what was left out there is an empty name.
+    mapfile -t missing < <(printf '%s\n' "${missing[@]}" | sed '/^$/d')
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
         apt-get install -q -y --no-install-recommends "${missing[@]}"
 fi

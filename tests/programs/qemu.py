@@ -13,6 +13,8 @@ from pairs import Failure, free_port
 
 WAYS = ('mapped', 'auto', 'cma', 'ring')
 PROGRAM = 'qemu-system-x86_64'
+# One of each package; the names of packages differ between releases.
+OTHERS = ('qemu-system-aarch64', 'qemu-system-mips64', 'qemu-system-ppc64', 'qemu-system-riscv64', 'qemu-system-s390x', 'qemu-system-sparc')
 MIB = 1 << 20
 MEMORY = 64 * MIB
 ROUNDS = 3
@@ -35,13 +37,15 @@ class Gone(Failure):
 class Machine:
     """A QEMU without devices but a serial port, driven by QMP."""
 
-    def __init__(self, place, name, *options):
+    def __init__(self, place, name, *options, program=PROGRAM):
         self.name = name
         self.serial = place.file(f'{name}.serial', b'')
         self.control = place.path(f'{name}.control')
         self.image = place.path(f'{name}.memory')
-        self.side = place.start([PROGRAM, '-accel', 'tcg', '-m', str(MEMORY // MIB), '-nodefaults', '-display', 'none', '-kernel', guest,
-                                 '-serial', f'file:{self.serial}', '-qmp', f'unix:{self.control},server=on,wait=off', *options])
+        # Of another processor it is memory alone.
+        what = ['-kernel', guest, '-serial', f'file:{self.serial}'] if program == PROGRAM else ['-machine', 'none', '-S']
+        self.side = place.start([program, '-accel', 'tcg', '-m', str(MEMORY // MIB), '-nodefaults', '-display', 'none', *what,
+                                 '-qmp', f'unix:{self.control},server=on,wait=off', *options])
         self.socket = None
 
     def __enter__(self):
@@ -190,9 +194,28 @@ def source_killed(place):
             raise Failure('the target of a dead source ' + ('goes on waiting' if status is None else f'ends with {status}'))
 
 
+def other_processor(program):
+    """Without a guest, which each processor would need of its own: bytes in memory that nothing runs."""
+    def check(place):
+        systems.needs(program)
+        filled = os.urandom(MEMORY // 2)
+        content = f'loader,file={place.file("content", filled)},addr=0,force-raw=on'
+        with Machine(place, 'source', '-device', content, program=program) as a, \
+             Machine(place, 'target', '-incoming', 'defer', program=program) as b:
+            start(a, b, False, **{'downtime-limit': 10000, 'max-bandwidth': 1 << 40})
+            for machine in a, b:
+                result = systems.until(lambda: ended(machine), LIMIT, 'end of the migration', a.side, b.side)
+                if result['status'] != 'completed':
+                    raise Failure(f'the migration {result}')
+            with open(b.memory(), 'rb') as f:
+                if f.read(len(filled)) != filled:
+                    raise Failure('the memory of the target is not that of the source')
+    return check
+
+
 CHECKS = (
     ('a guest that writes goes on where it was, with all of its memory', migrate(False)),
     ('with rdma-pin-all, too', migrate(True)),
     ('the target dies: the source goes on, and migrates to another one', target_killed),
     ('the source dies: the target gives up', source_killed),
-)
+) + tuple((f'{program} of another processor', other_processor(program)) for program in OTHERS)

@@ -20,7 +20,7 @@ import pairs
 import special
 import tap
 
-PROGRAMS = ('ceph', 'gloo', 'librpma', 'qemu', 'tgt')
+PROGRAMS = ('ceph', 'dapl', 'gloo', 'librpma', 'qemu', 'tgt')
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
