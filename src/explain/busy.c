@@ -146,10 +146,8 @@ struct users {
     char first[96];  /* the first queue that was found */
 };
 
-static bool names_key(const struct view *view, uint64_t queue, uint32_t stride, uint32_t slots,
-                      uint32_t counter, size_t header, uint32_t count, uint32_t lkey)
+static bool sges_name_key(const struct view *view, uint64_t at, uint32_t count, uint32_t lkey)
 {
-    uint64_t at = queue + (uint64_t)(counter & (slots - 1)) * stride + header;
     struct wqe_sge sge;
 
     for (uint32_t i = 0; i < min_of(count, LIMIT_SGE); i++) {
@@ -157,6 +155,12 @@ static bool names_key(const struct view *view, uint64_t queue, uint32_t stride, 
             return true;
     }
     return false;
+}
+
+static bool names_key(const struct view *view, uint64_t queue, uint32_t stride, uint32_t slots,
+                      uint32_t counter, size_t header, uint32_t count, uint32_t lkey)
+{
+    return sges_name_key(view, queue + (uint64_t)(counter & (slots - 1)) * stride + header, count, lkey);
 }
 
 static void describe_queue(const struct view *view, struct users *users, const char *queue,
@@ -200,10 +204,7 @@ static void search_sends(const struct view *view, struct users *users, const str
         if (!send_wqe_read(view, qp, counter, &wqe))
             return;
         if (!(wqe.flags & (WQE_INLINE | WQE_COPIED | WQE_LOST)) && wqe.opcode != IBV_WR_BIND_MW &&
-            names_key(view, qp->send_offset, qp->send_stride,
-                      slots_for(qp->send_depth + min_of(qp->own_depth, OWN_REQUESTS)), counter,
-                      sizeof(wqe) + (qp->type == IBV_QPT_UD ? sizeof(struct path_address) : 0), wqe.num_sge,
-                      users->region->key.lkey))
+            sges_name_key(view, send_sges(view, qp, counter), wqe.num_sge, users->region->key.lkey))
             wr_ids_add(&ids, wqe.wr_id);
     }
     describe_queue(view, users, "send queue", owner, &ids);

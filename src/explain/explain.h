@@ -127,6 +127,8 @@ bool sender_is_being_refused(const struct qp_record *qp);
 /* queues.c: copies of queue entries; false if the queue does not lie in the segment. */
 bool send_wqe_read(const struct view *view, const struct qp_record *qp, uint32_t counter,
                    struct send_wqe *ret);
+/* Offset of the SGEs of one that was read. */
+uint64_t send_sges(const struct view *view, const struct qp_record *qp, uint32_t counter);
 bool receive_read(const struct view *view, const struct receive_queue *queue, uint32_t counter,
                   struct recv_wqe *ret);
 bool srq_receive_read(const struct view *view, const struct srq_record *srq, uint32_t counter,

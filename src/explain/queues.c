@@ -24,13 +24,68 @@ static bool entry_read(const struct view *view, uint64_t queue, uint32_t stride,
            view_copy(view, queue + (uint64_t)(counter & (slots - 1)) * stride, ret, size);
 }
 
+static uint32_t send_slots(const struct qp_record *qp)
+{
+    return slots_for(qp->send_depth + min_of(qp->own_depth, OWN_REQUESTS));
+}
+
+uint64_t send_sges(const struct view *view, const struct qp_record *qp, uint32_t counter)
+{
+    size_t header = view->header.watched ? sizeof(struct watched_send)
+                                         : sizeof(struct send_wqe) +
+                                               (qp->type == IBV_QPT_UD ? sizeof(struct path_address) : 0);
+
+    return qp->send_offset + (uint64_t)(counter & (send_slots(qp) - 1)) * qp->send_stride + header;
+}
+
+static bool names_memory(uint32_t opcode)
+{
+    return opcode <= IBV_WR_RDMA_WRITE_WITH_IMM ||
+           (opcode >= IBV_WR_RDMA_READ && opcode <= IBV_WR_ATOMIC_FETCH_AND_ADD) ||
+           opcode == IBV_WR_ATOMIC_WRITE;
+}
+
+/* As if it had been posted here: what the program posted says nothing of what became of it. */
+static bool watched_send_read(const struct view *view, const struct qp_record *qp, uint32_t counter,
+                              struct send_wqe *ret)
+{
+    uint64_t at = send_sges(view, qp, counter);
+    struct watched_send send;
+    struct wqe_sge sge;
+    uint32_t sges;
+
+    if (!entry_read(view, qp->send_offset, qp->send_stride, send_slots(qp), counter, &send, sizeof(send)))
+        return false;
+    sges = min_of((uint32_t)send.more_sges + 1, LIMIT_SGE);
+    *ret = (struct send_wqe){.wr_id = send.wr_id, .opcode = (uint8_t)send.opcode, .stamp = send.stamp};
+    if (sges == 0)
+        ret->length = send.length;
+    for (uint32_t i = 0; i < sges; i++) {
+        if (!view_copy(view, at + i * sizeof(sge), &sge, sizeof(sge)))
+            return false;
+        ret->length += sge.length;
+    }
+    if (send.send_flags & IBV_SEND_SIGNALED || qp->attributes.signal_all)
+        ret->flags |= WQE_SIGNALED;
+    if (send.send_flags & IBV_SEND_INLINE)
+        ret->flags |= WQE_INLINE;
+    else
+        ret->num_sge = (uint8_t)sges;
+    if (names_memory(send.opcode)) {
+        ret->remote_address = send.remote_address;
+        ret->rkey = send.rkey;
+    }
+    return true;
+}
+
 bool send_wqe_read(const struct view *view, const struct qp_record *qp, uint32_t counter,
                    struct send_wqe *ret)
 {
-    return qp->send_depth && qp->send_depth <= LIMIT_QP_WR &&
-           entry_read(view, qp->send_offset, qp->send_stride,
-                      slots_for(qp->send_depth + min_of(qp->own_depth, OWN_REQUESTS)), counter, ret,
-                      sizeof(*ret));
+    if (!qp->send_depth || qp->send_depth > LIMIT_QP_WR)
+        return false;
+    if (view->header.watched)
+        return watched_send_read(view, qp, counter, ret);
+    return entry_read(view, qp->send_offset, qp->send_stride, send_slots(qp), counter, ret, sizeof(*ret));
 }
 
 bool receive_read(const struct view *view, const struct receive_queue *queue, uint32_t counter,

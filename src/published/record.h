@@ -110,6 +110,19 @@ struct failure_record {
 };
 _Static_assert(sizeof(struct failure_record) == 48, "readable by other builds");
 
+/* A slot in the send queue of a watched QP: what the program posted. Behind it are SGEs (struct wqe_sge). */
+struct watched_send {
+    uint64_t wr_id;
+    uint32_t stamp;          /* when it was posted; STAMP_NONE: not recorded */
+    int32_t more_sges;       /* behind the first; -1: there is none */
+    uint32_t opcode;         /* enum ibv_wr_opcode */
+    uint32_t send_flags;     /* enum ibv_send_flags; a QP that signals all may add to them */
+    uint64_t remote_address; /* of RDMA and atomics; of others without meaning */
+    uint32_t rkey;           /* as remote_address */
+    uint32_t length;         /* without an SGE: of inline data */
+};
+_Static_assert(sizeof(struct watched_send) == 40, "readable by other builds");
+
 /* What the records of a watched QP do not show. */
 enum unseen {
     UNSEEN_SENDS = 1,    /* sends were posted by direct verbs */

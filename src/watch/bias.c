@@ -14,7 +14,7 @@ bool bias_possible;
 /* The lock is held. Behind this the owner is not inside, and will not be without the lock. */
 static void take_away(struct bias *bias)
 {
-    atomic_store_explicit(&bias->owner, BIAS_SHARED, memory_order_relaxed);
+    __atomic_store_n(&bias->owner, BIAS_SHARED, __ATOMIC_RELAXED);
     /* Either the owner sees the store above before it goes inside, or it is seen inside below. */
     sys_membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
     while (atomic_load_explicit(&bias->busy, memory_order_acquire))
@@ -26,7 +26,7 @@ cold_path bool bias_acquire_slow(struct bias *bias, uintptr_t thread)
     uintptr_t owner;
 
     lock_acquire(&bias->lock);
-    owner = atomic_load_explicit(&bias->owner, memory_order_relaxed);
+    owner = __atomic_load_n(&bias->owner, __ATOMIC_RELAXED);
     if (owner == BIAS_SHARED || !bias_possible)
         return true;
     if (owner != 0) {
@@ -39,7 +39,7 @@ cold_path bool bias_acquire_slow(struct bias *bias, uintptr_t thread)
         return true;
     /* The first owner: nobody else writes `busy`. */
     atomic_store_explicit(&bias->busy, 1, memory_order_relaxed);
-    atomic_store_explicit(&bias->owner, thread, memory_order_release);
+    __atomic_store_n(&bias->owner, thread, __ATOMIC_RELEASE);
     lock_release(&bias->lock);
     return false;
 }

@@ -10,12 +10,14 @@
 #include <stdint.h>
 
 #include "base/lock.h"
+#include "watch/thread.h"
 
 #define BIAS_SHARED ((uintptr_t)1)
 
 struct bias {
-    _Atomic uintptr_t
-        owner; /* a thread by the address of a variable of its own; 0: none yet; BIAS_SHARED: for good */
+    /* A thread by the address of a variable of its own; 0: none yet; BIAS_SHARED: for good. Not of an atomic type, which
+     * compilers do not compare in place: a word is read at once. */
+    uintptr_t owner;
     _Atomic uint32_t busy; /* the owner is inside; only it writes this */
     uintptr_t latest;      /* who took the lock last, and how often since another did; lock held */
     uint32_t times;
@@ -24,7 +26,6 @@ struct bias {
 
 /* Set when the process is registered for membarrier(2). */
 extern bool bias_possible;
-extern __thread unsigned watch_inside __attribute__((tls_model("initial-exec")));
 
 /* False: as the owner, true: with the lock. */
 bool bias_acquire_slow(struct bias *bias, uintptr_t thread);
@@ -32,16 +33,18 @@ bool bias_acquire_slow(struct bias *bias, uintptr_t thread);
 /* Only as the owner. */
 static inline bool bias_enter(struct bias *bias)
 {
-    uintptr_t thread = (uintptr_t)&watch_inside;
+    uintptr_t thread = (uintptr_t)&watch_thread;
 
-    if (unlikely(atomic_load_explicit(&bias->owner, memory_order_relaxed) != thread))
+    if (unlikely(bias->owner != thread))
         return false;
     atomic_store_explicit(&bias->busy, 1, memory_order_relaxed);
     /* The store comes before the load: here only for the compiler, for the processor by the membarrier of who takes the
      * lock away (bias_acquire_slow()). Acquire: what its last holder wrote. */
     atomic_signal_fence(memory_order_seq_cst);
-    if (likely(atomic_load_explicit(&bias->owner, memory_order_acquire) == thread))
+    if (likely(bias->owner == thread)) {
+        atomic_thread_fence(memory_order_acquire);
         return true;
+    }
     atomic_store_explicit(&bias->busy, 0, memory_order_release);
     return false;
 }
@@ -54,7 +57,7 @@ static inline void bias_leave(struct bias *bias)
 /* The result goes to bias_release(). */
 static inline bool bias_acquire(struct bias *bias)
 {
-    return unlikely(!bias_enter(bias)) && bias_acquire_slow(bias, (uintptr_t)&watch_inside);
+    return unlikely(!bias_enter(bias)) && bias_acquire_slow(bias, (uintptr_t)&watch_thread);
 }
 
 static inline void bias_release(struct bias *bias, bool locked)

@@ -12,55 +12,48 @@ void build_begin(struct watched_qp *qp)
     qp->built = 0;
 }
 
-static struct send_wqe *last_built(struct watched_qp *qp, const struct qp_record *record)
+static struct watched_send *last_built(struct watched_qp *qp, const struct qp_record *record)
 {
     return qp->built ? send_slot(qp, record->sender.posted + qp->built - 1) : NULL;
 }
 
-struct send_wqe *build_send(struct watched_qp *qp, uint64_t wr_id, unsigned flags, uint8_t opcode)
+struct watched_send *build_send(struct watched_qp *qp, uint64_t wr_id, unsigned flags, uint8_t opcode)
 {
     struct qp_record *record = qp->record;
-    struct send_wqe *wqe;
+    struct watched_send *send;
 
     if (!qp->send.slots ||
         record->sender.posted + qp->built - __atomic_load_n(&record->sender.completed, __ATOMIC_ACQUIRE) >
             qp->send.mask)
         return NULL;
     qp->built++;
-    wqe = last_built(qp, record);
-    wqe->wr_id = wr_id;
-    wqe->opcode = opcode;
-    wqe->flags = wqe_flags(qp, flags);
-    wqe->num_sge = 0;
-    wqe->length = 0;
-    wqe->rkey = 0;
-    wqe->remote_address = 0;
-    wqe->stamp = STAMP_NONE;
-    return wqe;
+    send = last_built(qp, record);
+    send_is_to_be(qp, flags);
+    *send = (struct watched_send){
+        .wr_id = wr_id, .stamp = STAMP_NONE, .more_sges = -1, .opcode = opcode, .send_flags = flags};
+    return send;
 }
 
 void build_sge(struct watched_qp *qp, const struct ibv_sge *from, size_t count)
 {
-    struct send_wqe *wqe = last_built(qp, qp->record);
+    struct watched_send *send = last_built(qp, qp->record);
     uint32_t kept = (uint32_t)min_of(count, (size_t)qp->send.max_sge);
 
-    if (!wqe)
+    if (!send)
         return;
-    for (uint32_t i = 0; i < kept; i++) {
-        send_sges(qp, wqe)[i] = (struct wqe_sge){from[i].addr, from[i].length, from[i].lkey};
-        wqe->length += from[i].length;
-    }
-    wqe->num_sge = (uint8_t)kept;
+    for (uint32_t i = 0; i < kept; i++)
+        send_sges(send)[i] = (struct wqe_sge){from[i].addr, from[i].length, from[i].lkey};
+    send->more_sges = (int32_t)kept - 1;
 }
 
 void build_inline(struct watched_qp *qp, size_t length)
 {
-    struct send_wqe *wqe = last_built(qp, qp->record);
+    struct watched_send *send = last_built(qp, qp->record);
 
-    if (!wqe)
+    if (!send)
         return;
-    wqe->flags |= WQE_INLINE;
-    wqe->length = (uint32_t)length;
+    send->send_flags |= IBV_SEND_INLINE;
+    send->length = (uint32_t)length;
 }
 
 uint32_t build_publish(struct watched_qp *qp)

@@ -20,9 +20,9 @@
 #define INSIDE(call)                                                                                         \
     ({                                                                                                       \
         __typeof__(call) inside_result_;                                                                     \
-        watch_inside++;                                                                                      \
+        watch_enter();                                                                                       \
         inside_result_ = (call);                                                                             \
-        watch_inside--;                                                                                      \
+        watch_leave();                                                                                       \
         inside_result_;                                                                                      \
     })
 
@@ -46,7 +46,7 @@
     struct blocked_destroy *blocked;                                                                         \
     int result;                                                                                              \
     FIND(which, verb, ENOSYS)                                                                                \
-    if (watch_inside)                                                                                        \
+    if (watch_thread.inside)                                                                                 \
         return original(pointer);                                                                            \
     object = watched_find(pointer, object_kind);                                                             \
     blocked = destroy_begins(object);                                                                        \

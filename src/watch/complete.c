@@ -4,6 +4,7 @@
  *
  * Each completion comes through here: what is likely is a success of the oldest work request of a QP that had one
  * lately, which is found by QP number without the table. */
+#include <stddef.h>
 #include <string.h>
 
 #include "base/sys.h"
@@ -28,6 +29,7 @@ void work_know_qp(struct watched_qp *qp, uint32_t qpn)
 }
 
 struct watched_qp no_qp = {.qpn = UINT32_MAX};
+struct watched_cq no_cq;
 
 static inline struct watched_qp **recent_of(struct watched_cq *cq, uint32_t qpn)
 {
@@ -59,21 +61,21 @@ void work_forget_qp(struct watched_qp *qp)
 /* --- one completion --------------------------------------------------------------------------------------------- */
 
 /* The record of the send that completed; NULL: it was not posted through the calls that are watched. */
-static struct send_wqe *retire_send(struct watched_qp *qp, struct qp_record *record, uint64_t wr_id,
-                                    bool error)
+static struct watched_send *retire_send(struct watched_qp *qp, struct qp_record *record, uint64_t wr_id,
+                                        bool error)
 {
     uint32_t counter = record->sender.completed;
     uint32_t posted = atomic_load_explicit(&record->sender.posted, memory_order_acquire);
 
     for (; counter != posted; counter++) {
-        struct send_wqe *wqe = send_slot(qp, counter);
+        struct watched_send *send = send_slot(qp, counter);
 
-        if (wqe->wr_id != wr_id || (!error && !(wqe->flags & WQE_SIGNALED)))
+        if (send->wr_id != wr_id || (!error && !is_signaled(qp, send->send_flags)))
             continue;
         atomic_store_explicit(&record->sender.retired, counter + 1, memory_order_relaxed);
         __atomic_store_n(&record->sender.completed, counter + 1,
                          __ATOMIC_RELEASE); /* partner: note_sends() */
-        return wqe;
+        return send;
     }
     return NULL;
 }
@@ -134,9 +136,24 @@ static bool is_receive(struct watched_qp *qp, const struct watched_cq *cq, const
     return completion->receive;
 }
 
+/* Its opcode, bytes, and what it names. */
+static void note_failed_send(struct failure_record *failure, struct watched_send *send)
+{
+    uint64_t length = 0;
+
+    failure->opcode = (uint8_t)send->opcode;
+    for (int32_t i = 0; i <= send->more_sges; i++)
+        length += send_sges(send)[i].length;
+    failure->length = (uint32_t)(send->more_sges < 0 ? send->length : length);
+    if (send_names_memory(send->opcode)) {
+        failure->rkey = send->rkey;
+        failure->remote_address = send->remote_address;
+    }
+}
+
 static cold_path void note_failure(struct watched_qp *qp, struct qp_record *record,
                                    const struct completion *completion, bool receive,
-                                   const struct send_wqe *wqe)
+                                   struct watched_send *send)
 {
     struct failure_record *failure = &record->failure;
 
@@ -144,10 +161,11 @@ static cold_path void note_failure(struct watched_qp *qp, struct qp_record *reco
     failure->status = completion->status;
     failure->vendor_err = completion->vendor_err;
     failure->receive = receive;
-    failure->opcode = wqe ? wqe->opcode : 0;
-    failure->length = wqe ? wqe->length : 0;
-    failure->rkey = wqe ? wqe->rkey : 0;
-    failure->remote_address = wqe ? wqe->remote_address : 0;
+    failure->opcode = 0;
+    failure->length = failure->rkey = 0;
+    failure->remote_address = 0;
+    if (send)
+        note_failed_send(failure, send);
     if (record->type == IBV_QPT_UD && !receive)
         atomic_store_explicit(&record->state, IBV_QPS_SQE, memory_order_relaxed); /* IBA 10.3.1.6 */
     else
@@ -155,47 +173,12 @@ static cold_path void note_failure(struct watched_qp *qp, struct qp_record *reco
     __atomic_store_n(&failure->ns, sys_now(), __ATOMIC_RELEASE);
 }
 
-enum news { NEWS_NONE, NEWS_FAILURE, NEWS_UNSEEN };
-
-/* The success of the oldest work request. False: it is another, or something else is to be noted. */
-static inline bool note_oldest(struct watched_cq *cq, uint32_t qpn, uint64_t wr_id, bool receive)
-{
-    struct watched_qp *qp = *recent_of(cq, qpn);
-    struct qp_record *record;
-    uint32_t oldest;
-
-    if (unlikely(qp->qpn != qpn))
-        return false;
-    record = qp->record;
-    if (receive) {
-        struct receive_queue *queue = &record->receive;
-
-        oldest = atomic_load_explicit(&queue->taken, memory_order_relaxed);
-        if (unlikely(oldest == atomic_load_explicit(&queue->posted, memory_order_acquire) ||
-                     recv_slot(&qp->receive, oldest)->wr_id != wr_id))
-            return false;
-        atomic_store_explicit(&queue->taken, oldest + 1, memory_order_release); /* partner: note_receives() */
-    } else {
-        const struct send_wqe *wqe;
-
-        oldest = record->sender.completed;
-        if (unlikely(oldest == atomic_load_explicit(&record->sender.posted, memory_order_acquire)))
-            return false;
-        wqe = send_slot(qp, oldest);
-        if (unlikely(wqe->wr_id != wr_id || !(wqe->flags & WQE_SIGNALED)))
-            return false;
-        atomic_store_explicit(&record->sender.retired, oldest + 1, memory_order_relaxed);
-        __atomic_store_n(&record->sender.completed, oldest + 1, __ATOMIC_RELEASE); /* partner: note_sends() */
-    }
-    return true;
-}
-
 /* cq->lock held. *ret_qp: whom the news are about. */
 static cold_path enum news note_completion(struct watched_cq *cq, const struct completion *completion,
                                            struct watched_qp **ret_qp)
 {
     struct watched_qp *qp = *recent_of(cq, completion->qpn);
-    struct send_wqe *wqe = NULL;
+    struct watched_send *send = NULL;
     struct qp_record *record;
     bool receive, found = true;
 
@@ -210,10 +193,10 @@ static cold_path enum news note_completion(struct watched_cq *cq, const struct c
     if (record->unseen & (receive ? UNSEEN_RECEIVES : UNSEEN_SENDS)) {
         /* its records say nothing */
     } else if (!receive) {
-        wqe = qp->send.slots
-                  ? retire_send(qp, record, completion->wr_id, completion->status != IBV_WC_SUCCESS)
-                  : NULL;
-        found = wqe != NULL;
+        send = qp->send.slots
+                   ? retire_send(qp, record, completion->wr_id, completion->status != IBV_WC_SUCCESS)
+                   : NULL;
+        found = send != NULL;
     } else if (qp->srq) {
         found = qp->srq->unseen || take_from_srq(qp->srq, completion->wr_id);
         qp->srq->unseen |= !found;
@@ -223,12 +206,13 @@ static cold_path enum news note_completion(struct watched_cq *cq, const struct c
     *ret_qp = qp;
     if (completion->status != IBV_WC_SUCCESS && completion->status != IBV_WC_WR_FLUSH_ERR &&
         !record->failure.ns) {
-        note_failure(qp, record, completion, receive, wqe);
+        note_failure(qp, record, completion, receive, send);
         return NEWS_FAILURE;
     }
     if (found)
         return NEWS_NONE;
     record->unseen |= receive ? UNSEEN_RECEIVES : UNSEEN_SENDS;
+    atomic_store_explicit(receive ? &qp->receive.counted : &qp->send.counted, false, memory_order_relaxed);
     return NEWS_UNSEEN;
 }
 
@@ -239,49 +223,195 @@ static cold_path void tell_news(enum news news, const struct watched_qp *qp)
 
 /* --- polls -------------------------------------------------------------------------------------------------------- */
 
-static inline void note_poll(struct cq_record *record, uint32_t polled)
+/* cq->lock held. */
+static cold_path void note_one(struct watched_cq *cq, const struct ibv_wc *wc)
 {
-    if (!record->polled)
-        record->polled = 1;
-    atomic_store_explicit(&record->produced, record->produced + polled, memory_order_relaxed);
+    struct watched_qp *qp = NULL;
+    enum news news = note_completion(cq,
+                                     &(struct completion){
+                                         .wr_id = wc->wr_id,
+                                         .qpn = wc->qp_num,
+                                         .status = wc->status,
+                                         .vendor_err = wc->vendor_err,
+                                         .receive = wc->opcode & IBV_WC_RECV,
+                                     },
+                                     &qp);
+
+    if (news && !cq->news) {
+        cq->news = news;
+        cq->news_of = qp;
+    }
 }
 
-/* cq->lock held. The first news of a poll are told. */
-static cold_path enum news note_wc(struct watched_cq *cq, const struct ibv_wc *wc, struct watched_qp **ret_qp)
+/* So many successes of one queue, from the first on, one by one; between them there may be others. */
+static cold_path void note_each(struct watched_cq *cq, const struct ibv_wc *wc, uint32_t count)
 {
-    const struct completion completion = {
-        .wr_id = wc->wr_id,
-        .qpn = wc->qp_num,
-        .status = wc->status,
-        .vendor_err = wc->vendor_err,
-        .receive = wc->opcode & IBV_WC_RECV,
-    };
+    const struct ibv_wc *first = wc;
 
-    return note_completion(cq, &completion, ret_qp);
+    for (; count; wc++) {
+        if (wc->qp_num == first->qp_num && wc->status == IBV_WC_SUCCESS &&
+            !((wc->opcode ^ first->opcode) & IBV_WC_RECV)) {
+            note_one(cq, wc);
+            count--;
+        }
+    }
+}
+
+/* All at once: they are those of the oldest work requests. False: not certain. */
+static inline bool count_sends(struct watched_cq *cq, uint32_t qpn, uint64_t wr_id, uint32_t count)
+{
+    struct watched_qp *qp = *recent_of(cq, qpn);
+    struct qp_record *record = qp->record;
+    uint32_t oldest;
+
+    if (unlikely(qp->qpn != qpn))
+        return false;
+    oldest = record->sender.completed;
+    /* Acquire: the records; and whether one that is posted before what has completed ends counting. */
+    if (unlikely(atomic_load_explicit(&record->sender.posted, memory_order_acquire) - oldest < count ||
+                 !atomic_load_explicit(&qp->send.counted, memory_order_relaxed) ||
+                 send_slot(qp, oldest)->wr_id != wr_id))
+        return false;
+    atomic_store_explicit(&record->sender.retired, oldest + count, memory_order_relaxed);
+    __atomic_store_n(&record->sender.completed, oldest + count, __ATOMIC_RELEASE); /* partner: note_sends() */
+    return true;
+}
+
+static inline bool count_receives(struct watched_cq *cq, uint32_t qpn, uint64_t wr_id, uint32_t count)
+{
+    struct watched_qp *qp = *recent_of(cq, qpn);
+    struct receive_queue *queue;
+    uint32_t oldest;
+
+    if (unlikely(qp->qpn != qpn))
+        return false;
+    queue = &qp->record->receive;
+    oldest = atomic_load_explicit(&queue->taken, memory_order_relaxed);
+    if (unlikely(atomic_load_explicit(&queue->posted, memory_order_acquire) - oldest < count ||
+                 !atomic_load_explicit(&qp->receive.counted, memory_order_relaxed) ||
+                 recv_slot(&qp->receive, oldest)->wr_id != wr_id))
+        return false;
+    atomic_store_explicit(&queue->taken, oldest + count, memory_order_release); /* partner: note_receives() */
+    return true;
+}
+
+static inline void end_sends(struct watched_cq *cq, const struct ibv_wc *first, uint32_t count)
+{
+    if (count && unlikely(!count_sends(cq, first->qp_num, first->wr_id, count)))
+        note_each(cq, first, count);
+}
+
+static inline void end_receives(struct watched_cq *cq, const struct ibv_wc *first, uint32_t count)
+{
+    if (count && unlikely(!count_receives(cq, first->qp_num, first->wr_id, count)))
+        note_each(cq, first, count);
+}
+
+/* Of a status and the opcode behind it, in the order of little-endian processors. */
+#define FAILED_OR_RECEIVE ((uint64_t)IBV_WC_RECV << 32 | UINT32_MAX)
+
+/* cq->lock held. Successes of one queue in a row, apart from those of the other direction, are noted at once. */
+static no_inline void note_polled(struct watched_cq *cq, const struct ibv_wc *wc, uint32_t count)
+{
+    const struct ibv_wc *end = wc + count, *send = wc, *receive = wc;
+    uint32_t sends = 0, receives = 0, sender = UINT32_MAX, receiver = UINT32_MAX;
+
+    atomic_store_explicit(&cq->record->produced, cq->record->produced + count, memory_order_relaxed);
+    do {
+        uint64_t status_and_opcode;
+
+        _Static_assert(offsetof(struct ibv_wc, opcode) == offsetof(struct ibv_wc, status) + 4,
+                       "read at once");
+        memcpy(&status_and_opcode, &wc->status, sizeof(status_and_opcode));
+        if (!(status_and_opcode & FAILED_OR_RECEIVE)) {
+            if (unlikely(wc->qp_num != sender)) {
+                end_sends(cq, send, sends);
+                send = wc;
+                sender = wc->qp_num;
+                sends = 0;
+            }
+            sends++;
+        } else if (likely((uint32_t)status_and_opcode == IBV_WC_SUCCESS)) {
+            if (unlikely(wc->qp_num != receiver)) {
+                end_receives(cq, receive, receives);
+                receive = wc;
+                receiver = wc->qp_num;
+                receives = 0;
+            }
+            receives++;
+        } else {
+            end_sends(cq, send, sends);
+            end_receives(cq, receive, receives);
+            sends = receives = 0;
+            sender = receiver = UINT32_MAX;
+            note_one(cq, wc);
+        }
+    } while (++wc < end);
+    end_sends(cq, send, sends);
+    end_receives(cq, receive, receives);
+}
+
+static int end_poll(struct watched_cq *cq, bool locked, int polled)
+{
+    const struct watched_qp *qp = cq->news_of;
+    enum news news = cq->news;
+
+    cq->news = NEWS_NONE;
+    bias_release(&cq->lock, locked);
+    if (unlikely(news))
+        tell_news(news, qp);
+    return polled;
+}
+
+static no_inline int poll_shared(struct ibv_cq *ibv, int count, struct ibv_wc *wc, struct watched_cq *cq)
+{
+    bool locked = bias_acquire(&cq->lock);
+    int polled = cq->poll(ibv, count, wc);
+
+    cq->record->polled = 1;
+    if (polled > 0)
+        note_polled(cq, wc, (uint32_t)polled);
+    return end_poll(cq, locked, polled);
+}
+
+static always_inline int poll(struct ibv_cq *ibv, int count, struct ibv_wc *wc, struct watched_cq *cq)
+{
+    int polled;
+
+    if (unlikely(!bias_enter(&cq->lock)))
+        return poll_shared(ibv, count, wc, cq);
+    polled = cq->poll(ibv, count, wc);
+    if (unlikely(!cq->record->polled))
+        cq->record->polled = 1;
+    if (polled > 0) {
+        note_polled(cq, wc, (uint32_t)polled);
+        if (unlikely(cq->news))
+            return end_poll(cq, false, polled);
+    }
+    bias_leave(&cq->lock);
+    return polled;
 }
 
 int watched_poll_cq(struct ibv_cq *ibv, int count, struct ibv_wc *wc, struct watched_cq *cq)
 {
-    struct watched_qp *qp = NULL, *told = NULL;
-    enum news news = NEWS_NONE, latest;
-    bool locked = bias_acquire(&cq->lock);
-    int polled = cq->poll(ibv, count, wc);
+    return poll(ibv, count, wc, cq);
+}
 
-    note_poll(cq->record, polled > 0 ? (uint32_t)polled : 0);
-    for (const struct ibv_wc *one = wc; one < wc + polled; one++) {
-        if (likely(one->status == IBV_WC_SUCCESS &&
-                   note_oldest(cq, one->qp_num, one->wr_id, one->opcode & IBV_WC_RECV)))
-            continue;
-        latest = note_wc(cq, one, &qp);
-        if (latest && !news) {
-            news = latest;
-            told = qp;
-        }
-    }
-    bias_release(&cq->lock, locked);
-    if (unlikely(news))
-        tell_news(news, told);
-    return polled;
+static no_inline int poll_other(struct ibv_cq *ibv, int count, struct ibv_wc *wc)
+{
+    struct watched_cq *cq = (struct watched_cq *)watched_find(ibv, OBJECT_CQ);
+
+    if (unlikely(!cq || watch_thread.inside))
+        return watched_context_of(ibv->context)->original.ops.poll_cq(ibv, count, wc);
+    watch_thread.poller = cq;
+    return watched_poll_cq(ibv, count, wc, cq);
+}
+
+int op_poll_cq(struct ibv_cq *ibv, int count, struct ibv_wc *wc)
+{
+    struct watched_cq *cq = watch_thread.poller;
+
+    return likely(cq->base.key == ibv) ? poll(ibv, count, wc, cq) : poll_other(ibv, count, wc);
 }
 
 void watched_completed(struct watched_cq *cq, const struct completion *completion)
@@ -290,9 +420,11 @@ void watched_completed(struct watched_cq *cq, const struct completion *completio
     struct watched_qp *qp = NULL;
     bool locked = bias_acquire(&cq->lock);
 
-    note_poll(cq->record, 1);
+    cq->record->polled = 1;
+    atomic_store_explicit(&cq->record->produced, cq->record->produced + 1, memory_order_relaxed);
     if (unlikely(completion->status != IBV_WC_SUCCESS ||
-                 !note_oldest(cq, completion->qpn, completion->wr_id, completion->receive)))
+                 !(completion->receive ? count_receives(cq, completion->qpn, completion->wr_id, 1)
+                                       : count_sends(cq, completion->qpn, completion->wr_id, 1))))
         news = note_completion(cq, completion, &qp);
     bias_release(&cq->lock, locked);
     if (unlikely(news))

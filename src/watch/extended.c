@@ -25,7 +25,7 @@ static int ex_start_poll(struct ibv_cq_ex *ex, struct ibv_poll_cq_attr *attr)
     struct watched_cq *cq = (struct watched_cq *)table_find_cq(ex);
     int result = cq->ex.start_poll(ex, attr);
 
-    if (is_stale(&cq->base) || watch_inside)
+    if (is_stale(&cq->base) || watch_thread.inside)
         return result;
     segment_cq(cq->base.number)->polled = 1;
     if (result == 0)
@@ -38,7 +38,7 @@ static int ex_next_poll(struct ibv_cq_ex *ex)
     struct watched_cq *cq = (struct watched_cq *)table_find_cq(ex);
     int result = cq->ex.next_poll(ex);
 
-    if (result == 0 && !is_stale(&cq->base) && !watch_inside)
+    if (result == 0 && !is_stale(&cq->base) && !watch_thread.inside)
         note_current(cq, ex);
     return result;
 }
@@ -66,7 +66,7 @@ static inline struct watched_qp *of_ex(struct ibv_qp_ex *ex)
     static void ex_##name parameters                                                                         \
     {                                                                                                        \
         struct watched_qp *known = of_ex(qp);                                                                \
-        struct send_wqe *wqe;                                                                                \
+        struct watched_send *wqe;                                                                            \
                                                                                                              \
         if (!is_stale(&known->base) && known->building) {                                                    \
             wqe = build_send(known, qp->wr_id, qp->wr_flags, opcode);                                        \
@@ -155,7 +155,7 @@ static void ex_wr_start(struct ibv_qp_ex *qp)
 {
     struct watched_qp *known = of_ex(qp);
 
-    if (!is_stale(&known->base) && !watch_inside)
+    if (!is_stale(&known->base) && !watch_thread.inside)
         build_begin(known);
     known->original->ex.wr_start(qp);
 }

@@ -63,6 +63,7 @@ void *object_make(enum object_kind kind, size_t size, const void *key, const str
 
 void object_discard(struct watched *object)
 {
+    object->key = NULL; /* struct watch_thread of some thread may have it */
     lock_acquire(&free_lock);
     object->next_free = free_list[object->kind];
     free_list[object->kind] = object;

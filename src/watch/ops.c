@@ -12,82 +12,14 @@ static struct watched_originals *originals_of(const struct ibv_context *context)
     return &watched_context_of(context)->original;
 }
 
-/* --- data path ---------------------------------------------------------------------------------------------------- */
-
-static cold_path int post_send_slow(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
-{
-    struct watched_qp *known = (struct watched_qp *)watched_find(ibv, OBJECT_QP);
-
-    if (!known || watch_inside)
-        return originals_of(ibv->context)->ops.post_send(ibv, wr, bad);
-    return watched_post_send(ibv, wr, bad, known);
-}
-
-static int op_post_send(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
-{
-    struct watched_qp *known = watched_at_once(ibv, OBJECT_QP);
-
-    return likely(known && !watch_inside) ? watched_post_send(ibv, wr, bad, known)
-                                          : post_send_slow(ibv, wr, bad);
-}
-
-static cold_path int post_recv_slow(struct ibv_qp *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
-{
-    struct watched_qp *known = (struct watched_qp *)watched_find(ibv, OBJECT_QP);
-
-    if (!known || watch_inside)
-        return originals_of(ibv->context)->ops.post_recv(ibv, wr, bad);
-    return watched_post_recv(ibv, wr, bad, known);
-}
-
-static int op_post_recv(struct ibv_qp *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
-{
-    struct watched_qp *known = watched_at_once(ibv, OBJECT_QP);
-
-    return likely(known && !watch_inside) ? watched_post_recv(ibv, wr, bad, known)
-                                          : post_recv_slow(ibv, wr, bad);
-}
-
-static cold_path int post_srq_recv_slow(struct ibv_srq *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
-{
-    struct watched_srq *known = (struct watched_srq *)watched_find(ibv, OBJECT_SRQ);
-
-    if (!known || watch_inside)
-        return originals_of(ibv->context)->ops.post_srq_recv(ibv, wr, bad);
-    return watched_post_srq_recv(ibv, wr, bad, known);
-}
-
-static int op_post_srq_recv(struct ibv_srq *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
-{
-    struct watched_srq *known = watched_at_once(ibv, OBJECT_SRQ);
-
-    return likely(known && !watch_inside) ? watched_post_srq_recv(ibv, wr, bad, known)
-                                          : post_srq_recv_slow(ibv, wr, bad);
-}
-
-static cold_path int poll_cq_slow(struct ibv_cq *ibv, int count, struct ibv_wc *wc)
-{
-    struct watched_cq *known = (struct watched_cq *)watched_find(ibv, OBJECT_CQ);
-
-    if (!known || watch_inside)
-        return originals_of(ibv->context)->ops.poll_cq(ibv, count, wc);
-    return watched_poll_cq(ibv, count, wc, known);
-}
-
-static int op_poll_cq(struct ibv_cq *ibv, int count, struct ibv_wc *wc)
-{
-    struct watched_cq *known = watched_at_once(ibv, OBJECT_CQ);
-
-    return likely(known && !watch_inside) ? watched_poll_cq(ibv, count, wc, known)
-                                          : poll_cq_slow(ibv, count, wc);
-}
+/* --- notification ----------------------------------------------------------------------------------------------- */
 
 static int op_req_notify_cq(struct ibv_cq *ibv, int solicited_only)
 {
     struct watched_cq *cq = (struct watched_cq *)watched_find(ibv, OBJECT_CQ);
     struct cq_record *record;
 
-    if (unlikely(!cq || watch_inside))
+    if (unlikely(!cq || watch_thread.inside))
         return originals_of(ibv->context)->ops.req_notify_cq(ibv, solicited_only);
     record = segment_cq(cq->base.number);
     record->polled = 0;
@@ -104,7 +36,7 @@ static struct ibv_cq_ex *op_create_cq_ex(struct ibv_context *context, struct ibv
     struct watched_cq *known;
     struct ibv_cq_ex *cq;
 
-    if (watch_inside)
+    if (watch_thread.inside)
         return original(context, attr);
     wanted.wc_flags |= IBV_WC_EX_WITH_QP_NUM;
     cq = INSIDE(original(context, &wanted));
@@ -125,7 +57,7 @@ static struct ibv_qp *op_create_qp_ex(struct ibv_context *context, struct ibv_qp
     struct watched_qp *known;
     struct ibv_qp *qp;
 
-    if (watch_inside)
+    if (watch_thread.inside)
         return original(context, attr);
     qp = INSIDE(original(context, attr));
     if (!qp)
@@ -150,7 +82,7 @@ static struct ibv_qp *op_open_qp(struct ibv_context *context, struct ibv_qp_open
 {
     struct ibv_qp *qp;
 
-    if (watch_inside)
+    if (watch_thread.inside)
         return originals_of(context)->extended.open_qp(context, attr);
     qp = INSIDE(originals_of(context)->extended.open_qp(context, attr));
     if (qp)
@@ -166,7 +98,7 @@ static struct ibv_srq *op_create_srq_ex(struct ibv_context *context, struct ibv_
     struct watched_srq *known;
     struct ibv_srq *srq;
 
-    if (watch_inside)
+    if (watch_thread.inside)
         return originals_of(context)->extended.create_srq_ex(context, attr);
     srq = INSIDE(originals_of(context)->extended.create_srq_ex(context, attr));
     if (!srq)
@@ -186,7 +118,7 @@ static struct ibv_srq *op_create_srq_ex(struct ibv_context *context, struct ibv_
     struct blocked_destroy *blocked;                                                                         \
     int result;                                                                                              \
                                                                                                              \
-    if (watch_inside)                                                                                        \
+    if (watch_thread.inside)                                                                                 \
         return call;                                                                                         \
     object = watched_find(pointer, kind);                                                                    \
     blocked = destroy_begins(object);                                                                        \
@@ -198,7 +130,7 @@ static struct ibv_xrcd *op_open_xrcd(struct ibv_context *context, struct ibv_xrc
 {
     struct ibv_xrcd *xrcd = INSIDE(originals_of(context)->extended.open_xrcd(context, attr));
 
-    if (xrcd && !watch_inside)
+    if (xrcd && !watch_thread.inside)
         watched_new_item(xrcd, OBJECT_XRCD, context, NO_OBJECT, NULL);
     return xrcd;
 }
@@ -212,7 +144,7 @@ static struct ibv_wq *op_create_wq(struct ibv_context *context, struct ibv_wq_in
 {
     struct ibv_wq *wq = INSIDE(originals_of(context)->extended.create_wq(context, attr));
 
-    if (wq && !watch_inside)
+    if (wq && !watch_thread.inside)
         watched_new_wq(wq, attr->pd, attr->cq, IBV_WQS_RESET);
     return wq;
 }
@@ -238,7 +170,7 @@ static struct ibv_rwq_ind_table *op_create_rwq_ind_table(struct ibv_context *con
     struct ibv_rwq_ind_table *table =
         INSIDE(originals_of(context)->extended.create_rwq_ind_table(context, attr));
 
-    if (table && !watch_inside)
+    if (table && !watch_thread.inside)
         watched_new_ind_table(table, attr->ind_tbl, 1u << min_of(attr->log_ind_tbl_size, 16u));
     return table;
 }
@@ -254,7 +186,7 @@ static struct ibv_td *op_alloc_td(struct ibv_context *context, struct ibv_td_ini
 {
     struct ibv_td *td = INSIDE(originals_of(context)->extended.alloc_td(context, attr));
 
-    if (td && !watch_inside)
+    if (td && !watch_thread.inside)
         watched_new_item(td, OBJECT_TD, context, NO_OBJECT, NULL);
     return td;
 }
@@ -269,7 +201,7 @@ static struct ibv_pd *op_alloc_parent_domain(struct ibv_context *context,
 {
     struct ibv_pd *pd = INSIDE(originals_of(context)->extended.alloc_parent_domain(context, attr));
 
-    if (pd && !watch_inside)
+    if (pd && !watch_thread.inside)
         watched_new_pd(pd, context, attr->pd, attr->td);
     return pd;
 }
@@ -281,7 +213,7 @@ static struct ibv_dm *op_alloc_dm(struct ibv_context *context, struct ibv_alloc_
     uint64_t range[2] = {(atomic_fetch_add_explicit(&allocated, 1, memory_order_relaxed) + 1) << 40,
                          attr->length};
 
-    if (dm && !watch_inside)
+    if (dm && !watch_thread.inside)
         watched_new_item(dm, OBJECT_DM, context, NO_OBJECT, range);
     return dm;
 }
@@ -296,7 +228,7 @@ static struct ibv_mr *op_reg_dm_mr(struct ibv_pd *pd, struct ibv_dm *dm, uint64_
 {
     struct ibv_mr *mr = INSIDE(originals_of(pd->context)->extended.reg_dm_mr(pd, dm, offset, length, access));
 
-    if (mr && !watch_inside)
+    if (mr && !watch_thread.inside)
         watched_new_mr(mr, pd, offset, access, dm, offset);
     return mr;
 }
@@ -305,7 +237,7 @@ static struct ibv_mw *op_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)
 {
     struct ibv_mw *mw = INSIDE(originals_of(pd->context)->ops.alloc_mw(pd, type));
 
-    if (mw && !watch_inside)
+    if (mw && !watch_thread.inside)
         watched_new_mw(mw, pd);
     return mw;
 }
@@ -314,7 +246,7 @@ static int op_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *
 {
     int result = INSIDE(originals_of(qp->context)->ops.bind_mw(qp, mw, bind));
 
-    if (result == 0 && !watch_inside)
+    if (result == 0 && !watch_thread.inside)
         watched_mw_bound(mw, bind->bind_info.length ? bind->bind_info.mr : NULL, mw->rkey);
     return result;
 }
@@ -357,7 +289,7 @@ static struct ibv_flow *op_ibv_create_flow(struct ibv_qp *qp, struct ibv_flow_at
     struct ibv_flow *flow = INSIDE(originals_of(qp->context)->extended.ibv_create_flow(qp, attr));
     uint32_t counters[4];
 
-    if (flow && !watch_inside) {
+    if (flow && !watch_thread.inside) {
         counters_of(attr, counters);
         watched_new_item(flow, OBJECT_FLOW, qp->context, qp->qp_num, counters);
     }
@@ -374,7 +306,7 @@ static struct ibv_counters *op_create_counters(struct ibv_context *context,
 {
     struct ibv_counters *counters = INSIDE(originals_of(context)->extended.create_counters(context, attr));
 
-    if (counters && !watch_inside)
+    if (counters && !watch_thread.inside)
         watched_new_item(counters, OBJECT_COUNTERS, context, NO_OBJECT, NULL);
     return counters;
 }

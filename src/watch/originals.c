@@ -189,7 +189,7 @@ static void *ours_for(struct original *list, size_t count, void *handle, const c
 /* NULL: the original answers. RTLD_NEXT and libraries that preload verbs themselves ask for what is behind them. */
 static void *answer(void *handle, const char *name, const char *version)
 {
-    if (!name || handle == RTLD_NEXT || handle == RTLD_DEFAULT || watch_inside)
+    if (!name || handle == RTLD_NEXT || handle == RTLD_DEFAULT || watch_thread.inside)
         return NULL;
     if (strncmp(name, "ibv_", 4) == 0) {
         void *ours = ours_for(verbs_originals, verbs_originals_count, handle, name, version);

@@ -43,51 +43,48 @@ static cold_path void tell_refused_post(const struct watched_qp *qp, const char 
 
 /* --- sends ---------------------------------------------------------------------------------------------------- */
 
-/* All but the SGEs, num_sge and length. */
-static inline void fill_header(const struct watched_qp *qp, struct send_wqe *wqe,
-                               const struct ibv_send_wr *wr)
+static struct watched_originals *originals_of(const struct ibv_context *context)
 {
-    uint32_t opcode = wr->opcode;
-
-    wqe->wr_id = wr->wr_id;
-    wqe->opcode = (uint8_t)opcode;
-    wqe->flags = wqe_flags(qp, wr->send_flags);
-    if (opcode <= IBV_WR_RDMA_WRITE_WITH_IMM || opcode == IBV_WR_RDMA_READ) {
-        wqe->remote_address = wr->wr.rdma.remote_addr;
-        wqe->rkey = wr->wr.rdma.rkey;
-    } else if (unlikely(opcode == IBV_WR_ATOMIC_CMP_AND_SWP || opcode == IBV_WR_ATOMIC_FETCH_AND_ADD)) {
-        wqe->remote_address = wr->wr.atomic.remote_addr;
-        wqe->rkey = wr->wr.atomic.rkey;
-    } else {
-        wqe->remote_address = 0;
-        wqe->rkey = 0;
-    }
+    return &watched_context_of(context)->original;
 }
 
-static void fill_send(const struct watched_qp *qp, struct send_wqe *wqe, const struct ibv_send_wr *wr,
+static void fill_send(const struct watched_qp *qp, struct watched_send *send, const struct ibv_send_wr *wr,
                       uint32_t stamp)
 {
-    uint32_t count = min_of((uint32_t)wr->num_sge, qp->send.max_sge), length = 0;
+    uint32_t count = min_of((uint32_t)wr->num_sge, qp->send.max_sge);
+    bool atomic = wr->opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wr->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
 
-    fill_header(qp, wqe, wr);
     if (count)
-        memcpy(send_sges(qp, wqe), wr->sg_list, count * sizeof(struct wqe_sge));
-    for (uint32_t i = 0; i < count; i++)
-        length += wr->sg_list[i].length;
-    wqe->num_sge = (uint8_t)(wqe->flags & WQE_INLINE ? 0 : count);
-    wqe->length = length;
-    wqe->stamp = stamp;
+        memcpy(send_sges(send), wr->sg_list, count * sizeof(struct wqe_sge));
+    send->wr_id = wr->wr_id;
+    send->stamp = stamp;
+    send->more_sges = (int32_t)count - 1;
+    send->opcode = wr->opcode;
+    send->send_flags = wr->send_flags;
+    send->remote_address = atomic ? wr->wr.atomic.remote_addr : wr->wr.rdma.remote_addr;
+    send->rkey = atomic ? wr->wr.atomic.rkey : wr->wr.rdma.rkey;
+    send->length = 0;
 }
 
-/* A work request with one SGE, for which each slot has room; its time is not recorded. */
-static inline void fill_small_send(const struct watched_qp *qp, struct send_wqe *wqe,
-                                   const struct ibv_send_wr *wr)
+/* Is it a work request with one SGE, for which each slot has room, and whose rkey is where a WRITE's is? */
+static inline bool is_small(const struct watched_qp *qp, const struct ibv_send_wr *wr)
 {
-    fill_header(qp, wqe, wr);
-    memcpy(send_sges(qp, wqe), wr->sg_list, sizeof(struct wqe_sge));
-    wqe->num_sge = !(wr->send_flags & IBV_SEND_INLINE);
-    wqe->length = wr->sg_list->length;
-    wqe->stamp = STAMP_NONE;
+    return wr && !wr->next && wr->num_sge == 1 && (uint32_t)wr->opcode <= IBV_WR_RDMA_READ &&
+           likely((wr->send_flags & IBV_SEND_SIGNALED) || !qp->unsignaled_is_first);
+}
+
+/* Its time is not recorded. */
+static inline void fill_small_send(struct watched_send *send, const struct ibv_send_wr *wr)
+{
+    const struct ibv_sge *sge = wr->sg_list;
+
+    send->wr_id = wr->wr_id;
+    send->stamp = STAMP_NONE;
+    send->more_sges = 0;
+    memcpy(&send->opcode, &wr->opcode, sizeof(send->opcode) + sizeof(send->send_flags));
+    send->remote_address = wr->wr.rdma.remote_addr;
+    send->rkey = wr->wr.rdma.rkey;
+    memcpy(send_sges(send), sge, sizeof(struct wqe_sge));
 }
 
 /* Records as many of the chain as there are slots; returns the counter behind the last. */
@@ -99,8 +96,10 @@ static uint32_t note_sends(struct watched_qp *qp, struct qp_record *record, cons
     /* Of what is posted behind others the time is not recorded, unless all is to be told. */
     uint32_t stamp = end - posted == qp->send.depth || watch_times ? provenance_stamp_now() : STAMP_NONE;
 
-    for (; wr && posted != end; wr = wr->next, posted++)
+    for (; wr && posted != end; wr = wr->next, posted++) {
+        send_is_to_be(qp, wr->send_flags);
         fill_send(qp, send_slot(qp, posted), wr, stamp);
+    }
     *chain = wr;
     /* Release: who polls a completion of them sees the records; partner: retire_send(). */
     atomic_store_explicit(&record->sender.posted, posted, memory_order_release);
@@ -110,7 +109,7 @@ static uint32_t note_sends(struct watched_qp *qp, struct qp_record *record, cons
 static bool has_signaled(const struct watched_qp *qp, const struct qp_record *record)
 {
     for (uint32_t i = record->sender.completed; i != record->sender.posted; i++) {
-        if (send_slot(qp, i)->flags & WQE_SIGNALED)
+        if (is_signaled(qp, send_slot(qp, i)->send_flags))
             return true;
     }
     return false;
@@ -128,6 +127,9 @@ static cold_path int post_past_the_end(struct watched_qp *qp, struct qp_record *
 
     if (qp->send_cq)
         locked = bias_acquire(&qp->send_cq->lock);
+    /* Completions of those that are forgotten come, too. */
+    qp->unsignaled_is_first = false;
+    atomic_store_explicit(&qp->send.counted, false, memory_order_relaxed);
     result = qp->post_send(ibv, wr, bad);
     end = result ? *bad : NULL;
     posted = start;
@@ -154,7 +156,7 @@ static cold_path void post_failed(struct watched_qp *qp, const struct qp_record 
 }
 
 /* As many as there are, by whichever thread. */
-static cold_path int post_any(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr **bad,
+static no_inline int post_any(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr **bad,
                               struct watched_qp *qp)
 {
     struct qp_record *record = qp->record;
@@ -196,32 +198,77 @@ static cold_path int post_one_failed(struct watched_qp *qp, int result)
     return result;
 }
 
-/* One small work request, by the thread that owns the queue; little is kept across the call. */
-int watched_post_send(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr **bad,
-                      struct watched_qp *qp)
+/* By the owner of the queue, who is inside, and into a queue that is empty or full. */
+static no_inline int post_first(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr **bad,
+                                struct watched_qp *qp)
 {
     struct qp_record *record = qp->record;
-    uint32_t posted, outstanding;
+    uint32_t posted = atomic_load_explicit(&record->sender.posted, memory_order_relaxed);
+    struct watched_send *send;
     int result;
 
-    if (unlikely(!wr || wr->next || wr->num_sge != 1 || !bias_enter(&qp->send.lock)))
-        return post_any(ibv, wr, bad, qp);
-    posted = atomic_load_explicit(&record->sender.posted, memory_order_relaxed);
-    outstanding = posted - __atomic_load_n(&record->sender.completed, __ATOMIC_ACQUIRE);
-    if (unlikely(outstanding >= qp->send.plain)) {
+    if (qp->send.plain == 0 || posted != __atomic_load_n(&record->sender.completed, __ATOMIC_ACQUIRE)) {
         bias_leave(&qp->send.lock);
         return post_any(ibv, wr, bad, qp);
     }
-    fill_small_send(qp, send_slot(qp, posted), wr);
+    send = send_slot(qp, posted);
+    fill_small_send(send, wr);
     /* Release: as in note_sends(). */
     atomic_store_explicit(&record->sender.posted, posted + 1, memory_order_release);
     result = qp->post_send(ibv, wr, bad);
     if (unlikely(result))
         return post_one_failed(qp, result);
-    if (outstanding == 0)
-        send_slot(qp, qp->record->sender.posted - 1)->stamp = provenance_stamp_now();
+    send->stamp = provenance_stamp_now();
     bias_leave(&qp->send.lock);
     return 0;
+}
+
+/* One small work request, by the thread that owns the queue; little is kept across the call. */
+static always_inline int post_small(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr **bad,
+                                    struct watched_qp *qp)
+{
+    struct qp_record *record;
+    uint32_t posted;
+    int result;
+
+    if (unlikely(!is_small(qp, wr) || !bias_enter(&qp->send.lock)))
+        return post_any(ibv, wr, bad, qp);
+    record = qp->record;
+    posted = atomic_load_explicit(&record->sender.posted, memory_order_relaxed);
+    /* Neither empty nor full. Relaxed: the slot is written behind the comparison (partner: count_sends()). */
+    if (unlikely(posted - 1 - record->sender.completed >= qp->send.room))
+        return post_first(ibv, wr, bad, qp);
+    fill_small_send(send_slot(qp, posted), wr);
+    /* Release: as in note_sends(). */
+    atomic_store_explicit(&record->sender.posted, posted + 1, memory_order_release);
+    result = qp->post_send(ibv, wr, bad);
+    if (unlikely(result))
+        return post_one_failed(qp, result);
+    bias_leave(&qp->send.lock);
+    return result;
+}
+
+int watched_post_send(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr **bad,
+                      struct watched_qp *qp)
+{
+    return post_small(ibv, wr, bad, qp);
+}
+
+static no_inline int post_send_other(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+    struct watched_qp *qp = (struct watched_qp *)watched_find(ibv, OBJECT_QP);
+
+    if (unlikely(!qp || watch_thread.inside))
+        return originals_of(ibv->context)->ops.post_send(ibv, wr, bad);
+    watch_thread.sender = qp;
+    return watched_post_send(ibv, wr, bad, qp);
+}
+
+int op_post_send(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+    struct watched_qp *qp = watch_thread.sender;
+
+    return likely(qp->base.key == ibv) ? post_small(ibv, wr, bad, qp) : post_send_other(ibv, wr, bad);
 }
 
 /* --- receives --------------------------------------------------------------------------------------------------- */
@@ -262,12 +309,13 @@ static cold_path int receive_refused(struct watched_qp *qp, uint32_t posted, int
     uint32_t outstanding = posted - atomic_load_explicit(&queue->taken, memory_order_acquire);
 
     atomic_store_explicit(&queue->posted, posted, memory_order_release);
+    qp->receive.limit = posted;
     bias_release(&qp->receive.lock, locked);
     tell_refused_post(qp, "ibv_post_recv", result, queue->depth, outstanding, true);
     return result;
 }
 
-static cold_path int receive_any(struct ibv_qp *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad,
+static no_inline int receive_any(struct ibv_qp *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad,
                                  struct watched_qp *qp)
 {
     struct receive_queue *queue = &qp->record->receive;
@@ -280,6 +328,7 @@ static cold_path int receive_any(struct ibv_qp *ibv, struct ibv_recv_wr *wr, str
     locked = bias_acquire(&qp->receive.lock);
     start = atomic_load_explicit(&queue->posted, memory_order_relaxed);
     end = note_receives(&qp->receive, start, atomic_load_explicit(&queue->taken, memory_order_acquire), wr);
+    qp->receive.limit = end;
     atomic_store_explicit(&queue->posted, end, memory_order_release); /* partner: retire_receive() */
     result = qp->post_recv(ibv, wr, bad);
     if (result)
@@ -288,34 +337,80 @@ static cold_path int receive_any(struct ibv_qp *ibv, struct ibv_recv_wr *wr, str
     return 0;
 }
 
-/* As watched_post_send(). */
-int watched_post_recv(struct ibv_qp *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad,
-                      struct watched_qp *qp)
+static no_inline int receive_at_limit(struct ibv_qp *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad,
+                                      struct watched_qp *qp);
+
+/* Are there free slots, as far as plain posts may use them? */
+static bool receive_limit_rises(struct watched_qp *qp, uint32_t posted)
 {
-    struct receive_queue *queue = &qp->record->receive;
-    uint32_t posted, outstanding;
+    uint32_t taken = atomic_load_explicit(&qp->record->receive.taken, memory_order_acquire);
+
+    if (posted - taken >= qp->receive.plain)
+        return false;
+    qp->receive.limit = taken + qp->receive.plain;
+    return true;
+}
+
+/* As post_small(). */
+static always_inline int receive_small(struct ibv_qp *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad,
+                                       struct watched_qp *qp)
+{
+    struct receive_queue *queue;
     struct recv_wqe *wqe;
+    uint32_t posted;
     int result;
 
     if (unlikely(!wr || wr->next || wr->num_sge != 1 || !bias_enter(&qp->receive.lock)))
         return receive_any(ibv, wr, bad, qp);
+    queue = &qp->record->receive;
     posted = atomic_load_explicit(&queue->posted, memory_order_relaxed);
-    outstanding = posted - atomic_load_explicit(&queue->taken, memory_order_acquire);
-    if (unlikely(outstanding >= qp->receive.plain)) {
-        bias_leave(&qp->receive.lock);
-        return receive_any(ibv, wr, bad, qp);
-    }
+    if (unlikely(posted == qp->receive.limit))
+        return receive_at_limit(ibv, wr, bad, qp);
     wqe = recv_slot(&qp->receive, posted);
     wqe->wr_id = wr->wr_id;
     wqe->num_sge = 1;
     wqe->stamp = STAMP_NONE;
     memcpy(wqe->sge, wr->sg_list, sizeof(struct wqe_sge));                   /* each slot has room for one */
-    atomic_store_explicit(&queue->posted, posted + 1, memory_order_release); /* partner: retire_receive() */
+    atomic_store_explicit(&queue->posted, posted + 1, memory_order_release); /* partner: count_receives() */
     result = qp->post_recv(ibv, wr, bad);
     if (unlikely(result))
         return receive_refused(qp, qp->record->receive.posted - 1, result, false);
     bias_leave(&qp->receive.lock);
-    return 0;
+    return result;
+}
+
+/* The owner of the queue is inside. */
+static no_inline int receive_at_limit(struct ibv_qp *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad,
+                                      struct watched_qp *qp)
+{
+    bool rises =
+        receive_limit_rises(qp, atomic_load_explicit(&qp->record->receive.posted, memory_order_relaxed));
+
+    bias_leave(&qp->receive.lock);
+    return rises ? receive_small(ibv, wr, bad, qp) : receive_any(ibv, wr, bad, qp);
+}
+
+int watched_post_recv(struct ibv_qp *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad,
+                      struct watched_qp *qp)
+{
+    return receive_small(ibv, wr, bad, qp);
+}
+
+static no_inline int post_recv_other(struct ibv_qp *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+{
+    struct watched_qp *qp = (struct watched_qp *)watched_find(ibv, OBJECT_QP);
+
+    if (unlikely(!qp || watch_thread.inside))
+        return originals_of(ibv->context)->ops.post_recv(ibv, wr, bad);
+    watch_thread.receiver = qp;
+    return watched_post_recv(ibv, wr, bad, qp);
+}
+
+int op_post_recv(struct ibv_qp *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+{
+    struct watched_qp *qp = watch_thread.receiver;
+
+    return likely(qp->base.key == ibv) ? receive_small(ibv, wr, bad, qp) : post_recv_other(ibv, wr, bad);
 }
 
 int watched_post_srq_recv(struct ibv_srq *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad,
@@ -339,4 +434,13 @@ int watched_post_srq_recv(struct ibv_srq *ibv, struct ibv_recv_wr *wr, struct ib
     if (unlikely(result))
         tell_refused("ibv_post_srq_recv", OBJECT_SRQ, srq->base.number, result, NULL);
     return result;
+}
+
+int op_post_srq_recv(struct ibv_srq *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+{
+    struct watched_srq *srq = (struct watched_srq *)watched_find(ibv, OBJECT_SRQ);
+
+    if (unlikely(!srq || watch_thread.inside))
+        return originals_of(ibv->context)->ops.post_srq_recv(ibv, wr, bad);
+    return watched_post_srq_recv(ibv, wr, bad, srq);
 }

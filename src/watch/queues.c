@@ -56,6 +56,8 @@ static bool ring_open(struct watched_ring *ring, uint32_t slots, uint32_t stride
     ring->slots = ring->offset ? segment_at(ring->offset) : NULL;
     ring->depth = ring->slots ? slots : 0;
     ring->plain = watch_times ? 0 : ring->depth;
+    ring->room = ring->plain ? ring->plain - 1 : 0;
+    ring->counted = ring->slots;
     return ring->slots;
 }
 
@@ -130,9 +132,10 @@ static void open_rings(struct watched_qp *qp, struct qp_record *record, const st
     uint32_t send_sge = max_of(min_of(cap->max_send_sge, LIMIT_SGE), 1u);
     uint32_t recv_sge = max_of(min_of(cap->max_recv_sge, LIMIT_SGE), 1u);
 
-    qp->sges_at = sizeof(struct send_wqe) + (record->type == IBV_QPT_UD ? sizeof(struct path_address) : 0);
     if (sends && !ring_open(&qp->send, slots_of(sends),
-                            (uint32_t)(qp->sges_at + send_sge * sizeof(struct wqe_sge)), send_sge))
+                            (uint32_t)max_of(sizeof(struct watched_send) + send_sge * sizeof(struct wqe_sge),
+                                             (size_t)CACHE_LINE),
+                            send_sge))
         record->unseen |= UNSEEN_SENDS;
     if (receives && !qp->srq &&
         !ring_open(&qp->receive, slots_of(receives), (uint32_t)RECV_WQE_SIZE(recv_sge), recv_sge))
@@ -169,7 +172,7 @@ struct watched_qp *watched_new_qp(struct ibv_qp *ibv, const struct watched_qp_at
     qp->xrcd = watched_find(attr->xrcd, OBJECT_XRCD);
     qp->ind_table = watched_find(attr->ind_table, OBJECT_IND_TABLE);
     qp->qpn = ibv->qp_num;
-    qp->always = attr->signal_all ? WQE_SIGNALED : 0;
+    qp->always = attr->signal_all ? IBV_SEND_SIGNALED : 0;
     qp->post_send = qp->base.context->original.ops.post_send;
     qp->post_recv = qp->base.context->original.ops.post_recv;
     record = qp->record = segment_qp(slot);
@@ -185,6 +188,7 @@ struct watched_qp *watched_new_qp(struct ibv_qp *ibv, const struct watched_qp_at
     record->opened = attr->opened;
     record->attributes.signal_all = attr->signal_all;
     open_rings(qp, record, &attr->cap);
+    qp->unsignaled_is_first = qp->send.counted && !attr->signal_all;
     provenance_created(&record->provenance);
     created_in(&record->provenance, qp->pd);
     in_xrcd(&record->provenance, qp->xrcd);

@@ -180,7 +180,7 @@ WATCH_EXPORT int rdma_get_cm_event(struct rdma_event_channel *channel, struct rd
     int result;
     FIND(rdmacm_originals[GET_CM_EVENT], rdma_get_cm_event, -1);
 
-    if (watch_inside)
+    if (watch_thread.inside)
         return original(channel, ret_event);
     result = IN_CM(original(channel, ret_event));
     if (result || !*ret_event)
@@ -194,7 +194,7 @@ WATCH_EXPORT int rdma_get_cm_event(struct rdma_event_channel *channel, struct rd
 
 WATCH_EXPORT int rdma_ack_cm_event(struct rdma_cm_event *event)
 {
-    struct event_record *account = event && !watch_inside ? account_of(event) : NULL;
+    struct event_record *account = event && !watch_thread.inside ? account_of(event) : NULL;
     FIND(rdmacm_originals[ACK_CM_EVENT], rdma_ack_cm_event, -1);
 
     if (account)
@@ -218,7 +218,7 @@ WATCH_EXPORT int rdma_create_id(struct rdma_event_channel *channel, struct rdma_
     int result;
     FIND(rdmacm_originals[CREATE_ID], rdma_create_id, -1);
 
-    if (watch_inside)
+    if (watch_thread.inside)
         return original(channel, ret_id, context, ps);
     result = IN_CM(original(channel, ret_id, context, ps));
     if (result == 0)
@@ -256,7 +256,8 @@ WATCH_EXPORT int rdma_destroy_id(struct rdma_cm_id *id)
 {
     FIND(rdmacm_originals[DESTROY_ID], rdma_destroy_id, -1);
 
-    return watch_inside ? original(id) : wait_in(id, ID_CALL_DESTROY, call_destroy_id, (void *)original);
+    return watch_thread.inside ? original(id)
+                               : wait_in(id, ID_CALL_DESTROY, call_destroy_id, (void *)original);
 }
 
 static int call_migrate_id(struct rdma_cm_id *id, void *argument)
@@ -268,7 +269,8 @@ WATCH_EXPORT int rdma_migrate_id(struct rdma_cm_id *id, struct rdma_event_channe
 {
     FIND(rdmacm_originals[MIGRATE_ID], rdma_migrate_id, -1);
 
-    return watch_inside ? original(id, channel) : wait_in(id, ID_CALL_MIGRATE, call_migrate_id, channel);
+    return watch_thread.inside ? original(id, channel)
+                               : wait_in(id, ID_CALL_MIGRATE, call_migrate_id, channel);
 }
 
 WATCH_EXPORT int rdma_create_ep(struct rdma_cm_id **ret_id, struct rdma_addrinfo *info, struct ibv_pd *pd,
@@ -277,7 +279,7 @@ WATCH_EXPORT int rdma_create_ep(struct rdma_cm_id **ret_id, struct rdma_addrinfo
     int result;
     FIND(rdmacm_originals[CREATE_EP], rdma_create_ep, -1);
 
-    if (watch_inside)
+    if (watch_thread.inside)
         return original(ret_id, info, pd, attr);
     result = IN_CM(original(ret_id, info, pd, attr));
     if (result)
@@ -299,7 +301,7 @@ WATCH_EXPORT void rdma_destroy_ep(struct rdma_cm_id *id)
 {
     __typeof__(&rdma_destroy_ep) original =
         (__typeof__(&rdma_destroy_ep))original_find(&rdmacm_originals[DESTROY_EP]);
-    struct watched *known = watch_inside ? NULL : watched_find(id, OBJECT_CM_ID);
+    struct watched *known = watch_thread.inside ? NULL : watched_find(id, OBJECT_CM_ID);
     struct ibv_qp *qp = known ? id->qp : NULL;
     struct watched *known_qp = qp ? watched_find(qp, OBJECT_QP) : NULL;
     struct blocked_destroy *blocked = NULL;
@@ -327,7 +329,7 @@ WATCH_EXPORT void rdma_destroy_ep(struct rdma_cm_id *id)
 #define REFRESHING(which, verb, phase, ...)                                                                  \
     int result;                                                                                              \
     FIND(rdmacm_originals[which], verb, -1)                                                                  \
-    if (watch_inside)                                                                                        \
+    if (watch_thread.inside)                                                                                 \
         return original(__VA_ARGS__);                                                                        \
     result = IN_CM(original(__VA_ARGS__));                                                                   \
     refresh(id, result == 0 ? (int)(phase) : -1);                                                            \
@@ -374,7 +376,7 @@ WATCH_EXPORT int rdma_get_request(struct rdma_cm_id *listen, struct rdma_cm_id *
     int result;
     FIND(rdmacm_originals[GET_REQUEST], rdma_get_request, -1);
 
-    if (watch_inside)
+    if (watch_thread.inside)
         return original(listen, ret_id);
     result = IN_CM(original(listen, ret_id));
     if (result == 0)
@@ -389,7 +391,7 @@ WATCH_EXPORT int rdma_create_qp(struct rdma_cm_id *id, struct ibv_pd *pd, struct
     int result;
     FIND(rdmacm_originals[CREATE_QP], rdma_create_qp, -1);
 
-    if (watch_inside)
+    if (watch_thread.inside)
         return original(id, pd, attr);
     if (id->verbs)
         adopt_context(id->verbs);
@@ -405,7 +407,7 @@ WATCH_EXPORT int rdma_create_qp_ex(struct rdma_cm_id *id, struct ibv_qp_init_att
     int result;
     FIND(rdmacm_originals[CREATE_QP_EX], rdma_create_qp_ex, -1);
 
-    if (watch_inside)
+    if (watch_thread.inside)
         return original(id, attr);
     if (id->verbs)
         adopt_context(id->verbs);
@@ -420,7 +422,7 @@ WATCH_EXPORT void rdma_destroy_qp(struct rdma_cm_id *id)
 {
     __typeof__(&rdma_destroy_qp) original =
         (__typeof__(&rdma_destroy_qp))original_find(&rdmacm_originals[DESTROY_QP]);
-    struct ibv_qp *qp = watch_inside ? NULL : id->qp;
+    struct ibv_qp *qp = watch_thread.inside ? NULL : id->qp;
     struct watched *known = qp ? watched_find(qp, OBJECT_QP) : NULL;
 
     if (!original)
@@ -437,7 +439,7 @@ WATCH_EXPORT struct ibv_context **rdma_get_devices(int *count)
     struct ibv_context **devices;
     FIND(rdmacm_originals[GET_DEVICES], rdma_get_devices, NULL);
 
-    if (watch_inside)
+    if (watch_thread.inside)
         return original(count);
     watch_in_cm++;
     devices = original(count);

@@ -5,29 +5,42 @@
 
 #include "watch/watch.h"
 
-static inline struct send_wqe *send_slot(const struct watched_qp *qp, uint32_t counter)
+static inline struct watched_send *send_slot(const struct watched_qp *qp, uint32_t counter)
 {
-    return (struct send_wqe *)(void *)(qp->send.slots + (size_t)(counter & qp->send.mask) * qp->send.stride);
+    return (struct watched_send *)(void *)(qp->send.slots +
+                                           (size_t)((counter & qp->send.mask) * qp->send.stride));
 }
 
-static inline struct wqe_sge *send_sges(const struct watched_qp *qp, struct send_wqe *wqe)
+static inline struct wqe_sge *send_sges(struct watched_send *send)
 {
-    return (struct wqe_sge *)(void *)((char *)wqe + qp->sges_at);
+    return (struct wqe_sge *)(void *)(send + 1);
 }
 
 static inline struct recv_wqe *recv_slot(const struct watched_ring *ring, uint32_t counter)
 {
-    return (struct recv_wqe *)(void *)(ring->slots + (size_t)(counter & ring->mask) * ring->stride);
+    return (struct recv_wqe *)(void *)(ring->slots + (size_t)((counter & ring->mask) * ring->stride));
 }
 
-/* enum send_wqe_flags of a work request with these enum ibv_send_flags: the three lowest of both are rotated. */
-static inline uint8_t wqe_flags(const struct watched_qp *qp, unsigned send_flags)
+static inline bool is_signaled(const struct watched_qp *qp, unsigned send_flags)
 {
-    _Static_assert(WQE_SIGNALED == IBV_SEND_SIGNALED >> 1 && WQE_SOLICITED == IBV_SEND_SOLICITED >> 1 &&
-                       WQE_FENCE == IBV_SEND_FENCE << 2 && WQE_INLINE == IBV_SEND_INLINE + 0,
-                   "one flag for each");
-    return (uint8_t)((send_flags >> 1 & (WQE_SIGNALED | WQE_SOLICITED)) | (send_flags & IBV_SEND_FENCE) << 2 |
-                     (send_flags & IBV_SEND_INLINE) | qp->always);
+    return (send_flags | qp->always) & IBV_SEND_SIGNALED;
+}
+
+/* Has it a remote address and an rkey? */
+static inline bool send_names_memory(uint32_t opcode)
+{
+    return opcode <= IBV_WR_RDMA_WRITE_WITH_IMM ||
+           (opcode >= IBV_WR_RDMA_READ && opcode <= IBV_WR_ATOMIC_FETCH_AND_ADD) ||
+           opcode == IBV_WR_ATOMIC_WRITE;
+}
+
+/* Posts are locked, and the work request is not posted yet. */
+static inline void send_is_to_be(struct watched_qp *qp, unsigned send_flags)
+{
+    if (is_signaled(qp, send_flags))
+        return;
+    qp->unsignaled_is_first = false;
+    atomic_store_explicit(&qp->send.counted, false, memory_order_relaxed); /* partner: count_sends() */
 }
 
 #endif

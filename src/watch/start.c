@@ -7,7 +7,18 @@
 #include "segment/stack.h"
 #include "watch/state.h"
 
-__thread unsigned watch_inside __attribute__((tls_model("initial-exec")));
+__thread struct watch_thread watch_thread = {0, &no_qp, &no_qp, &no_cq};
+
+/* What is posted and polled now takes the longer way, which asks whether the thread is inside. */
+void watch_enter(void)
+{
+    watch_thread = (struct watch_thread){watch_thread.inside + 1, &no_qp, &no_qp, &no_cq};
+}
+
+void watch_leave(void)
+{
+    watch_thread.inside--;
+}
 
 enum started { NOT_STARTED, STARTED, FAILED };
 static struct lock lock = LOCK_INIT; /* guards starting */
@@ -17,7 +28,7 @@ static _Atomic uint32_t started;     /* enum started */
 static void after_fork_in_child(void)
 {
     lock_init(&lock);
-    watch_inside = 0;
+    watch_thread = (struct watch_thread){0, &no_qp, &no_qp, &no_cq};
     sys_forget_thread();
     objects_after_fork_in_child();
     work_after_fork_in_child();

@@ -12,7 +12,7 @@ static uint32_t entries(const struct table_array *array)
 
 void *table_find(const struct table *table, uint64_t key)
 {
-    /* Acquire: as in table_first(). */
+    /* Acquire: the entries; partner: the release in grow(). */
     const struct table_array *array = atomic_load_explicit(&table->array, memory_order_acquire);
     uint64_t mask, place;
 
@@ -67,7 +67,7 @@ static struct table_entry *entry_of(struct table_array *array, uint64_t key)
     return NULL;
 }
 
-/* A quarter is the most, also of gaps: most lookups take one step (table_first()). */
+/* A quarter is the most, also of gaps: most lookups take one step. */
 static struct table_array *grow(struct table *table, struct table_array *old)
 {
     struct table_array *array = make(old ? 64 - old->shift + 1 : SMALLEST);

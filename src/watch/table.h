@@ -34,15 +34,6 @@ static inline uint64_t table_place(const struct table_array *array, uint64_t key
     return (key * 0x9e3779b97f4a7c15ull) >> array->shift;
 }
 
-/* Where the key is looked for first; the table has had an entry. */
-static inline const struct table_entry *table_first(const struct table *table, uint64_t key)
-{
-    /* Acquire: the entries; partner: the release in table_put(). */
-    const struct table_array *array = atomic_load_explicit(&table->array, memory_order_acquire);
-
-    return &array->entry[table_place(array, key)];
-}
-
 /* NULL: none. The key is not 0 or TABLE_GAP. */
 void *table_find(const struct table *table, uint64_t key);
 

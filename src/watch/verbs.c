@@ -73,7 +73,7 @@ WATCH_EXPORT struct ibv_context *ibv_open_device(struct ibv_device *device)
     struct ibv_context *context;
     FIND(verbs_originals[OPEN_DEVICE], ibv_open_device, NULL);
 
-    if (watch_inside)
+    if (watch_thread.inside)
         return original(device);
     context = INSIDE(original(device));
     if (context)
@@ -86,7 +86,7 @@ WATCH_EXPORT struct ibv_context *ibv_import_device(int cmd_fd)
     struct ibv_context *context;
     FIND(verbs_originals[IMPORT_DEVICE], ibv_import_device, NULL);
 
-    if (watch_inside)
+    if (watch_thread.inside)
         return original(cmd_fd);
     context = INSIDE(original(cmd_fd));
     if (context)
@@ -97,7 +97,7 @@ WATCH_EXPORT struct ibv_context *ibv_import_device(int cmd_fd)
 WATCH_EXPORT int ibv_close_device(struct ibv_context *ibv)
 {
     struct watched_context *context =
-        watch_inside ? NULL : (struct watched_context *)watched_find(ibv, OBJECT_CONTEXT);
+        watch_thread.inside ? NULL : (struct watched_context *)watched_find(ibv, OBJECT_CONTEXT);
     int result;
     FIND(verbs_originals[CLOSE_DEVICE], ibv_close_device, -1);
 
@@ -116,7 +116,7 @@ WATCH_EXPORT int ibv_get_async_event(struct ibv_context *context, struct ibv_asy
     int result;
     FIND(verbs_originals[GET_ASYNC_EVENT], ibv_get_async_event, -1);
 
-    if (watch_inside)
+    if (watch_thread.inside)
         return original(context, event);
     result = INSIDE(original(context, event));
     record = result == 0 ? watched_async_record(event) : NULL;
@@ -127,7 +127,7 @@ WATCH_EXPORT int ibv_get_async_event(struct ibv_context *context, struct ibv_asy
 
 WATCH_EXPORT void ibv_ack_async_event(struct ibv_async_event *event)
 {
-    struct event_record *record = watch_inside ? NULL : watched_async_record(event);
+    struct event_record *record = watch_thread.inside ? NULL : watched_async_record(event);
     __typeof__(&ibv_ack_async_event) original =
         (__typeof__(&ibv_ack_async_event))original_find(&verbs_originals[ACK_ASYNC_EVENT]);
 
@@ -160,13 +160,13 @@ static int get_cq_event(__typeof__(&ibv_get_cq_event) original, struct watched *
 
 WATCH_EXPORT int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **cq_context)
 {
-    struct watched *waited = watch_inside ? NULL : watched_find(channel, OBJECT_CHANNEL), *ready;
+    struct watched *waited = watch_thread.inside ? NULL : watched_find(channel, OBJECT_CHANNEL), *ready;
     int result;
     FIND(verbs_originals[GET_CQ_EVENT], ibv_get_cq_event, -1);
 
     result = waited && waited->item != NO_OBJECT ? get_cq_event(original, waited, channel, cq, cq_context)
                                                  : original(channel, cq, cq_context);
-    ready = result == 0 && !watch_inside ? watched_find(*cq, OBJECT_CQ) : NULL;
+    ready = result == 0 && !watch_thread.inside ? watched_find(*cq, OBJECT_CQ) : NULL;
     if (ready) {
         segment_cq(ready->number)->armed = CQ_UNARMED;
         watched_event_read(&segment_cq(ready->number)->events, 0);
@@ -176,7 +176,7 @@ WATCH_EXPORT int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_c
 
 WATCH_EXPORT void ibv_ack_cq_events(struct ibv_cq *cq, unsigned count)
 {
-    struct watched *acked = watch_inside ? NULL : watched_find(cq, OBJECT_CQ);
+    struct watched *acked = watch_thread.inside ? NULL : watched_find(cq, OBJECT_CQ);
     __typeof__(&ibv_ack_cq_events) original =
         (__typeof__(&ibv_ack_cq_events))original_find(&verbs_originals[ACK_CQ_EVENTS]);
 
@@ -191,7 +191,7 @@ WATCH_EXPORT struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context
     struct ibv_comp_channel *channel;
     FIND(verbs_originals[CREATE_COMP_CHANNEL], ibv_create_comp_channel, NULL);
 
-    if (watch_inside)
+    if (watch_thread.inside)
         return original(context);
     channel = INSIDE(original(context));
     if (channel)
@@ -212,7 +212,7 @@ WATCH_EXPORT struct ibv_cq *ibv_create_cq(struct ibv_context *context, int entri
     struct ibv_cq *cq;
     FIND(verbs_originals[CREATE_CQ], ibv_create_cq, NULL);
 
-    if (watch_inside)
+    if (watch_thread.inside)
         return original(context, entries, cq_context, channel, vector);
     cq = INSIDE(original(context, entries, cq_context, channel, vector));
     if (cq)
@@ -222,11 +222,11 @@ WATCH_EXPORT struct ibv_cq *ibv_create_cq(struct ibv_context *context, int entri
 
 WATCH_EXPORT int ibv_resize_cq(struct ibv_cq *cq, int entries)
 {
-    struct watched *known = watch_inside ? NULL : watched_find(cq, OBJECT_CQ);
+    struct watched *known = watch_thread.inside ? NULL : watched_find(cq, OBJECT_CQ);
     int result;
     FIND(verbs_originals[RESIZE_CQ], ibv_resize_cq, ENOSYS);
 
-    result = watch_inside ? original(cq, entries) : INSIDE(original(cq, entries));
+    result = watch_thread.inside ? original(cq, entries) : INSIDE(original(cq, entries));
     if (known && result == 0)
         segment_cq(known->number)->capacity = (uint32_t)cq->cqe;
     return result;
@@ -242,7 +242,7 @@ WATCH_EXPORT struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_in
     struct ibv_srq *srq;
     FIND(verbs_originals[CREATE_SRQ], ibv_create_srq, NULL);
 
-    if (watch_inside)
+    if (watch_thread.inside)
         return original(pd, attr);
     srq = INSIDE(original(pd, attr));
     if (srq)
@@ -252,7 +252,7 @@ WATCH_EXPORT struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_in
 
 WATCH_EXPORT int ibv_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr, int mask)
 {
-    struct watched *known = watch_inside ? NULL : watched_find(srq, OBJECT_SRQ);
+    struct watched *known = watch_thread.inside ? NULL : watched_find(srq, OBJECT_SRQ);
     int result;
     FIND(verbs_originals[MODIFY_SRQ], ibv_modify_srq, ENOSYS);
 
@@ -287,7 +287,7 @@ WATCH_EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_
     struct ibv_qp *qp;
     FIND(verbs_originals[CREATE_QP], ibv_create_qp, NULL);
 
-    if (watch_inside)
+    if (watch_thread.inside)
         return original(pd, attr);
     qp = INSIDE(original(pd, attr));
     if (qp)
@@ -320,7 +320,7 @@ static bool breaks_rules(const struct qp_record *record, struct ibv_qp_attr *att
 
 WATCH_EXPORT int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 {
-    struct watched_qp *known = watch_inside ? NULL : (struct watched_qp *)watched_find(qp, OBJECT_QP);
+    struct watched_qp *known = watch_thread.inside ? NULL : (struct watched_qp *)watched_find(qp, OBJECT_QP);
     struct words words = {.length = 0};
     int result;
     FIND(verbs_originals[MODIFY_QP], ibv_modify_qp, ENOSYS);
@@ -352,7 +352,7 @@ WATCH_EXPORT int ibv_attach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, u
     int result;
     FIND(verbs_originals[ATTACH_MCAST], ibv_attach_mcast, ENOSYS);
 
-    if (watch_inside)
+    if (watch_thread.inside)
         return original(qp, gid, lid);
     result = INSIDE(original(qp, gid, lid));
     if (result == 0)
@@ -365,7 +365,7 @@ WATCH_EXPORT int ibv_detach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, u
     int result;
     FIND(verbs_originals[DETACH_MCAST], ibv_detach_mcast, ENOSYS);
 
-    if (watch_inside)
+    if (watch_thread.inside)
         return original(qp, gid, lid);
     result = INSIDE(original(qp, gid, lid));
     if (result == 0)
@@ -380,7 +380,7 @@ WATCH_EXPORT struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr 
     struct ibv_ah *ah;
     FIND(verbs_originals[CREATE_AH], ibv_create_ah, NULL);
 
-    if (watch_inside)
+    if (watch_thread.inside)
         return original(pd, attr);
     ah = INSIDE(original(pd, attr));
     if (ah)
@@ -394,7 +394,7 @@ WATCH_EXPORT struct ibv_ah *ibv_create_ah_from_wc(struct ibv_pd *pd, struct ibv_
     struct ibv_ah *ah;
     FIND(verbs_originals[CREATE_AH_FROM_WC], ibv_create_ah_from_wc, NULL);
 
-    if (watch_inside)
+    if (watch_thread.inside)
         return original(pd, wc, grh, port);
     ah = INSIDE(original(pd, wc, grh, port));
     if (ah)

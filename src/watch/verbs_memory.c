@@ -55,7 +55,7 @@ WATCH_EXPORT struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
     struct ibv_pd *pd;
     FIND(memory_originals[ALLOC_PD], ibv_alloc_pd, NULL);
 
-    if (watch_inside)
+    if (watch_thread.inside)
         return original(context);
     pd = INSIDE(original(context));
     known = pd ? watched_new_pd(pd, context, NULL, NULL) : NULL;
@@ -70,7 +70,7 @@ WATCH_EXPORT struct ibv_pd *ibv_import_pd(struct ibv_context *context, uint32_t 
     struct ibv_pd *pd;
     FIND(memory_originals[IMPORT_PD], ibv_import_pd, NULL);
 
-    if (watch_inside)
+    if (watch_thread.inside)
         return original(context, handle);
     pd = INSIDE(original(context, handle));
     known = pd ? watched_new_pd(pd, context, NULL, NULL) : NULL;
@@ -81,7 +81,7 @@ WATCH_EXPORT struct ibv_pd *ibv_import_pd(struct ibv_context *context, uint32_t 
 
 static void forget(const void *key, enum object_kind kind)
 {
-    struct watched *object = watch_inside ? NULL : watched_find(key, kind);
+    struct watched *object = watch_thread.inside ? NULL : watched_find(key, kind);
 
     if (object)
         watched_forget(object);
@@ -114,7 +114,7 @@ WATCH_EXPORT struct ibv_dm *ibv_import_dm(struct ibv_context *context, uint32_t 
     struct ibv_dm *dm;
     FIND(memory_originals[IMPORT_DM], ibv_import_dm, NULL);
 
-    if (watch_inside)
+    if (watch_thread.inside)
         return original(context, handle);
     dm = INSIDE(original(context, handle));
     if (dm)
@@ -171,7 +171,7 @@ WATCH_EXPORT struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *address, size_t 
     struct ibv_mr *mr;
     FIND(memory_originals[REG_MR], ibv_reg_mr, NULL);
 
-    if (watch_inside)
+    if (watch_thread.inside)
         return original(pd, address, length, access);
     mr = INSIDE(original(pd, address, length, access));
     if (mr)
@@ -187,7 +187,7 @@ WATCH_EXPORT struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *address, si
     struct ibv_mr *mr;
     FIND(memory_originals[REG_MR_IOVA], ibv_reg_mr_iova, NULL);
 
-    if (watch_inside)
+    if (watch_thread.inside)
         return original(pd, address, length, iova, access);
     mr = INSIDE(original(pd, address, length, iova, access));
     if (mr)
@@ -203,7 +203,7 @@ WATCH_EXPORT struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *address, s
     struct ibv_mr *mr;
     FIND(memory_originals[REG_MR_IOVA2], ibv_reg_mr_iova2, NULL);
 
-    if (watch_inside)
+    if (watch_thread.inside)
         return original(pd, address, length, iova, access);
     mr = INSIDE(original(pd, address, length, iova, access));
     if (mr)
@@ -219,7 +219,7 @@ WATCH_EXPORT struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset
     struct ibv_mr *mr;
     FIND(memory_originals[REG_DMABUF_MR], ibv_reg_dmabuf_mr, NULL);
 
-    if (watch_inside)
+    if (watch_thread.inside)
         return original(pd, offset, length, iova, fd, access);
     mr = INSIDE(original(pd, offset, length, iova, fd, access));
     if (mr)
@@ -232,7 +232,7 @@ WATCH_EXPORT struct ibv_mr *ibv_import_mr(struct ibv_pd *pd, uint32_t handle)
     struct ibv_mr *mr;
     FIND(memory_originals[IMPORT_MR], ibv_import_mr, NULL);
 
-    if (watch_inside)
+    if (watch_thread.inside)
         return original(pd, handle);
     mr = INSIDE(original(pd, handle));
     if (mr)
@@ -243,7 +243,7 @@ WATCH_EXPORT struct ibv_mr *ibv_import_mr(struct ibv_pd *pd, uint32_t handle)
 WATCH_EXPORT int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *address, size_t length,
                               int access)
 {
-    struct watched *known = watch_inside ? NULL : watched_find(mr, OBJECT_MR);
+    struct watched *known = watch_thread.inside ? NULL : watched_find(mr, OBJECT_MR);
     unsigned before = known ? segment_keys()->entry[known->number].access : 0;
     int result;
     FIND(memory_originals[REREG_MR], ibv_rereg_mr, -1);
@@ -259,7 +259,7 @@ WATCH_EXPORT int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, v
 
 WATCH_EXPORT int ibv_dereg_mr(struct ibv_mr *mr)
 {
-    struct watched *known = watch_inside ? NULL : watched_find(mr, OBJECT_MR);
+    struct watched *known = watch_thread.inside ? NULL : watched_find(mr, OBJECT_MR);
 
     if (known)
         tell(TOLD_IN_USE, OBJECT_MR, known->number);

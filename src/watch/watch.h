@@ -68,10 +68,15 @@ struct watched_qp;
 /* Of a CQ: QPs that completed here lately, found without the table. */
 #define RECENT_QPS 16u
 
+/* Of a poll: what it has to tell. */
+enum news { NEWS_NONE, NEWS_FAILURE, NEWS_UNSEEN };
+
 struct watched_cq {
     struct watched base;
     struct cq_record *record;
-    struct bias lock; /* guards the completion side of QPs and SRQs that complete here, and `recent` */
+    struct bias lock; /* guards the completion side of QPs and SRQs that complete here, and these: */
+    enum news news;   /* the first of this poll */
+    const struct watched_qp *news_of;
     struct watched_qp *recent[RECENT_QPS]; /* by QP number; no_qp: none */
     struct watched *channel;
     struct watched_pd *domain;
@@ -92,7 +97,12 @@ struct watched_ring {
     size_t size;
     uint32_t depth; /* slots; 0: nothing is recorded */
     uint32_t plain; /* the same for posts of which no time is recorded, else 0 */
+    uint32_t room;  /* sends: plain less one, or 0 */
+    uint32_t limit; /* receives: slots are known to be free up to this counter */
     uint32_t mask, stride, max_sge;
+    /* Each work request gives a completion, so completions are counted. Else they are compared with what was posted,
+     * one by one. Cleared for good before the post that ends it. */
+    _Atomic bool counted;
 };
 
 struct watched_srq {
@@ -110,8 +120,8 @@ struct watched_qp {
     struct watched base;
     struct qp_record *record;
     uint32_t qpn;
-    uint8_t always;  /* WQE_SIGNALED with sq_sig_all */
-    uint8_t sges_at; /* offset of the SGEs in a slot of a send */
+    uint32_t always;          /* IBV_SEND_SIGNALED with sq_sig_all */
+    bool unsignaled_is_first; /* send.counted, and an unsignaled work request ends it */
     struct watched_ring send, receive;
     struct watched_cq *send_cq, *recv_cq;
     struct watched_srq *srq;
@@ -146,8 +156,6 @@ struct watched_id { /* struct rdma_cm_id */
 
 /* Opens the segment once. False: nothing can be recorded, and calls pass. */
 bool watch_start(void);
-/* Is the calling thread in an original? What a provider calls by itself then passes. */
-extern __thread unsigned watch_inside __attribute__((tls_model("initial-exec")));
 
 /* --- objects.c: each returns NULL if nothing can be recorded --------------------------------------------------- */
 
@@ -158,18 +166,6 @@ static inline struct watched *watched_find(const void *key, enum object_kind kin
     struct watched *object = likely(key) ? table_find(&watched_objects, (uintptr_t)key) : NULL;
 
     return likely(object && object->found_as == kind) ? object : NULL;
-}
-/* The same without a search: also NULL where other keys are in the way. For what is called often, by functions of a
- * context, which is known. */
-static inline void *watched_at_once(const void *key, enum object_kind kind)
-{
-    const struct table_entry *entry = table_first(&watched_objects, (uintptr_t)key);
-    struct watched *object;
-
-    if (unlikely(atomic_load_explicit(&entry->key, memory_order_acquire) != (uintptr_t)key))
-        return NULL;
-    object = atomic_load_explicit(&entry->value, memory_order_relaxed);
-    return likely(object->found_as == kind) ? object : NULL;
 }
 /* The same as watched_find(), also a stale one: only for its originals. */
 struct watched_context *watched_context_of(const struct ibv_context *context);
@@ -225,7 +221,12 @@ void destroy_waited(struct watched *object, struct blocked_destroy *blocked);
 
 /* --- post.c, build.c, complete.c: what is posted and polled ------------------------------------------------------ */
 
-/* The program's arguments, in their order, and whom they are for. */
+/* What contexts call: the program's arguments. */
+int op_post_send(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
+int op_post_recv(struct ibv_qp *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
+int op_post_srq_recv(struct ibv_srq *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
+int op_poll_cq(struct ibv_cq *ibv, int count, struct ibv_wc *wc);
+/* The same, and whom they are for. */
 int watched_post_send(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr **bad,
                       struct watched_qp *qp);
 int watched_post_recv(struct ibv_qp *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad,
@@ -243,7 +244,7 @@ struct completion {
 void watched_completed(struct watched_cq *cq, const struct completion *completion);
 /* ibv_wr_*(): builds in the slots behind sender.posted. send.lock is held from build_begin() to build_end(). */
 void build_begin(struct watched_qp *qp);
-struct send_wqe *build_send(struct watched_qp *qp, uint64_t wr_id, unsigned flags, uint8_t opcode);
+struct watched_send *build_send(struct watched_qp *qp, uint64_t wr_id, unsigned flags, uint8_t opcode);
 void build_sge(struct watched_qp *qp, const struct ibv_sge *sges, size_t count);
 void build_inline(struct watched_qp *qp, size_t length);
 /* Before the original wr_complete(); the number is given to build_end(). */
@@ -255,8 +256,9 @@ void work_forget(struct watched_qp *qp);
 /* By QP number, where completions name it. */
 void work_know_qp(struct watched_qp *qp, uint32_t qpn);
 void work_forget_qp(struct watched_qp *qp);
-/* Has a number that no QP has. */
+/* Have a number that no QP has, and a key that no object has. */
 extern struct watched_qp no_qp WATCH_OURS;
+extern struct watched_cq no_cq WATCH_OURS;
 
 /* --- events.c ------------------------------------------------------------------------------------------------- */
 

@@ -130,23 +130,28 @@ static void what_a_work_request_names_is_recorded(void **state)
 {
     struct ibv_sge sge = {0x1000, 8, 0x77};
     struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_ATOMIC_CMP_AND_SWP}, *bad;
-    const struct send_wqe *wqe = (void *)known_qp->send.slots;
+    const struct watched_send *first = (void *)known_qp->send.slots;
+    const struct failure_record *failure = &known_qp->record->failure;
 
     wr.wr.atomic.remote_addr = 0x2000;
     wr.wr.atomic.compare_add = 5;
     wr.wr.atomic.rkey = 0x99;
     assert_int_equal(watched_post_send(&qp, &wr, &bad, known_qp), 0);
-    assert_int_equal(wqe->remote_address, 0x2000);
-    assert_int_equal(wqe->rkey, 0x99);
-    assert_int_equal(wqe->length, 8);
+    assert_int_equal(first->remote_address, 0x2000);
+    assert_int_equal(first->rkey, 0x99);
+    assert_memory_equal(first + 1, &sge, sizeof(sge));
     for (unsigned i = 1; i < known_qp->send.depth; i++) {
         assert_int_equal(send(i, IBV_SEND_SIGNALED), 0);
         poll_one(i, IBV_WC_SUCCESS, IBV_WC_SEND, 0x123);
     }
     wr.opcode = IBV_WR_SEND_WITH_INV;
+    wr.wr_id = 4711;
     assert_int_equal(watched_post_send(&qp, &wr, &bad, known_qp), 0);
-    assert_int_equal(wqe->remote_address, 0);
-    assert_int_equal(wqe->rkey, 0);
+    poll_one(4711, IBV_WC_REM_INV_REQ_ERR, IBV_WC_SEND, 0x123);
+    assert_int_equal(failure->opcode, IBV_WR_SEND_WITH_INV);
+    assert_int_equal(failure->length, 8);
+    assert_int_equal(failure->remote_address, 0);
+    assert_int_equal(failure->rkey, 0);
 }
 
 /* Queues that a thread uses often are its own: the same records as before, and of several at once. */
@@ -179,6 +184,91 @@ static void the_owner_of_a_queue_posts_and_polls(void **state)
     poll_one(2, IBV_WC_SUCCESS, IBV_WC_SEND, 0x123);
     assert_int_equal(outstanding(), 0);
     assert_int_equal(known_qp->record->unseen, 0);
+}
+
+/* Successes of several queues in one poll, and an error between them. */
+static void a_batch_is_noted(void **state)
+{
+    static struct ibv_qp other = {
+        .context = &context, .qp_num = 0x133, .qp_type = IBV_QPT_RC}; /* recent[] of 0x123 */
+    struct watched_qp *known_other = watched_new_qp(
+        &other,
+        &(struct watched_qp_attr){.pd = &pd, .send_cq = &cq, .recv_cq = &cq, .cap = {DEPTH, DEPTH, 1, 1, 0}});
+    struct ibv_sge sge = {0x3000, 16, 0x88};
+    struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .send_flags = IBV_SEND_SIGNALED}, *bad;
+    struct ibv_recv_wr receive = {.sg_list = &sge, .num_sge = 1}, *bad_receive;
+    struct ibv_wc wc[DEPTH];
+
+    for (unsigned round = 0; round < 100; round++) {
+        for (unsigned i = 0; i < 3; i++) {
+            wr.wr_id = receive.wr_id = 10 * round + i;
+            assert_int_equal(op_post_send(&qp, &wr, &bad), 0);
+            assert_int_equal(op_post_recv(&qp, &receive, &bad_receive), 0);
+            if (i < 2)
+                assert_int_equal(op_post_send(&other, &wr, &bad), 0);
+        }
+        for (unsigned i = 0; i < 3; i++) {
+            ready[2 * i] = (struct ibv_wc){.wr_id = 10 * round + i, .qp_num = 0x123};
+            ready[2 * i + 1] = ready[2 * i];
+            ready[2 * i + 1].opcode = IBV_WC_RECV;
+        }
+        for (unsigned i = 0; i < 2; i++)
+            ready[6 + i] = (struct ibv_wc){.wr_id = 10 * round + i, .qp_num = 0x133};
+        ready_count = 8;
+        assert_int_equal(op_poll_cq(&cq, DEPTH, wc), 8);
+        assert_int_equal(outstanding(), 0);
+        assert_int_equal(known_qp->record->receive.posted, known_qp->record->receive.taken);
+        assert_int_equal(known_other->record->sender.posted, known_other->record->sender.completed);
+    }
+    assert_int_equal(known_cq->record->produced, 800);
+    assert_true(known_qp->send.counted && known_qp->receive.counted);
+    /* From here on each completion is compared. */
+    wr.send_flags = 0;
+    wr.wr_id = 1;
+    assert_int_equal(op_post_send(&qp, &wr, &bad), 0);
+    wr.send_flags = IBV_SEND_SIGNALED;
+    for (wr.wr_id = 2; wr.wr_id < 5; wr.wr_id++)
+        assert_int_equal(op_post_send(&qp, &wr, &bad), 0);
+    ready[0] = (struct ibv_wc){.wr_id = 2, .qp_num = 0x123};
+    ready[1] = (struct ibv_wc){.wr_id = 3, .qp_num = 0x123, .status = IBV_WC_REM_ACCESS_ERR};
+    ready[2] = (struct ibv_wc){.wr_id = 4, .qp_num = 0x123, .status = IBV_WC_WR_FLUSH_ERR};
+    ready_count = 3;
+    assert_int_equal(op_poll_cq(&cq, DEPTH, wc), 3);
+    assert_int_equal(outstanding(), 0);
+    assert_int_equal(known_qp->record->failure.wr_id, 3);
+    assert_int_equal(known_qp->record->unseen, 0);
+    assert_int_equal(known_other->record->unseen, 0);
+    assert_int_equal(known_cq->news, NEWS_NONE);
+    /* More completions than posts. */
+    ready[0] = ready[1] = (struct ibv_wc){.wr_id = 9, .qp_num = 0x133};
+    ready_count = 2;
+    wr.wr_id = 9;
+    assert_int_equal(op_post_send(&other, &wr, &bad), 0);
+    assert_int_equal(op_poll_cq(&cq, DEPTH, wc), 2);
+    assert_int_equal(known_other->record->unseen, UNSEEN_SENDS);
+}
+
+/* What a thread used last is not found by the address of an object that is gone. */
+static void another_object_at_the_same_address(void **state)
+{
+    struct ibv_send_wr wr = {.wr_id = 5, .send_flags = IBV_SEND_SIGNALED}, *bad;
+    struct ibv_wc wc;
+
+    assert_int_equal(op_post_send(&qp, &wr, &bad), 0);
+    assert_int_equal(op_poll_cq(&cq, 1, &wc), 0);
+    close_all(NULL);
+    open_all(NULL);
+    assert_int_equal(op_post_send(&qp, &wr, &bad), 0);
+    assert_int_equal(outstanding(), 1);
+    ready[0] = (struct ibv_wc){.wr_id = 5, .qp_num = 0x123};
+    ready_count = 1;
+    assert_int_equal(op_poll_cq(&cq, 1, &wc), 1);
+    assert_int_equal(outstanding(), 0);
+    /* Nor inside of an original. */
+    watch_enter();
+    assert_int_equal(op_post_send(&qp, &wr, &bad), 0);
+    watch_leave();
+    assert_int_equal(outstanding(), 0);
 }
 
 static void what_is_refused_is_not_outstanding(void **state)
@@ -317,7 +407,7 @@ static void an_owned_lock_excludes_others(void **state)
     assert_true(watch_start());
     count(NULL); /* owns it by now */
     if (bias_possible)
-        assert_int_equal(bias.owner, (uintptr_t)&watch_inside);
+        assert_int_equal(bias.owner, (uintptr_t)&watch_thread);
     for (int i = 0; i < 3; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, count, NULL), 0);
     count(NULL);
@@ -330,6 +420,8 @@ int main(void)
 {
 #define WITH_ALL(test) cmocka_unit_test_setup_teardown(test, open_all, close_all)
     const struct CMUnitTest tests[] = {
+        WITH_ALL(a_batch_is_noted),
+        WITH_ALL(another_object_at_the_same_address),
         WITH_ALL(a_signaled_completion_retires_those_before_it),
         WITH_ALL(what_a_work_request_names_is_recorded),
         WITH_ALL(the_owner_of_a_queue_posts_and_polls),
