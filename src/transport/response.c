@@ -75,6 +75,22 @@ static int fail_response(struct transport_qp *qp, const struct responder_resourc
     return 0;
 }
 
+/* A repeated READ, answered before: the requester may have had the answer, and then the QP must not end with it. If it has
+ * not, the NAK ends the requester. */
+static int refuse_repeated(struct transport_qp *qp, struct responder_resource *resource, enum verdict verdict)
+{
+    struct packet packet;
+    int error;
+
+    fill_response(qp, OP_ACKNOWLEDGE,
+                  psn_add(resource->first_psn, resource->sent / response_mtu(qp, resource)), &packet);
+    packet.syndrome = (uint8_t)(SYNDROME_NAK << 5 | verdict_nak_code(verdict));
+    error = send_control(qp, &packet, false);
+    if (!error)
+        resource->responded = true;
+    return error;
+}
+
 /* Sends one packet of a READ response. By reference, the requester fetches the bytes when the packet arrives: only it
  * knows whether the READ is still wanted and its buffer still registered. */
 static int respond_to_read(struct transport_qp *qp, struct responder_resource *resource, struct slice *slice)
@@ -93,7 +109,8 @@ static int respond_to_read(struct transport_qp *qp, struct responder_resource *r
     if (verdict == VERDICT_OK && length && unlikely(!is_resident(qp, &range, 0, length, false)))
         verdict = VERDICT_REMOTE_ACCESS;
     if (unlikely(verdict != VERDICT_OK))
-        return fail_response(qp, resource, verdict);
+        return resource->repeated && !qp->link.reliable ? refuse_repeated(qp, resource, verdict)
+                                                        : fail_response(qp, resource, verdict);
     fill_response(qp,
                   first  ? last ? OP_READ_RESPONSE_ONLY : OP_READ_RESPONSE_FIRST
                   : last ? OP_READ_RESPONSE_LAST

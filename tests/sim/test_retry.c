@@ -414,6 +414,38 @@ static void old_results_are_not_said_for_new_ones(struct sim *sim)
     assert_int_equal(*(uint64_t *)stage.far->bytes, 43);
 }
 
+static struct packet read_request;
+
+static void keeps_read_request(struct sim *sim, struct packet *packet)
+{
+    if (BTH_OPERATION(packet->opcode) == OP_READ_REQUEST && !read_request.opcode)
+        read_request = *packet;
+}
+
+/* The requester repeated a READ whose answer was late, and has had it since: only what it asks for next fails. */
+static void repeated_read_of_memory_that_is_gone(struct sim *sim)
+{
+    struct stage stage = set_stage(sim, IBV_WR_RDMA_READ, 8);
+
+    read_request.opcode = 0;
+    sim->on_packet = keeps_read_request;
+    sim_post_send(stage.a, &stage.wr);
+    sim_run(sim);
+    assert_sent(stage.a, 0, 2, VERDICT_OK);
+    keys_withdraw(sim->node[1].keys, stage.far->slot);
+    sim->unjudged = true;
+    sim_inject(stage.b, &read_request);
+    sim_run(sim);
+    assert_int_equal(stage.b->record.state, IBV_QPS_RTS);
+    assert_int_equal(stage.b->access_errors, 0);
+    stage.wr.wr_id = 3;
+    sim_post_send(stage.a, &stage.wr);
+    sim_run(sim);
+    assert_sent(stage.a, 1, 3, VERDICT_REMOTE_ACCESS);
+    assert_int_equal(stage.b->record.state, IBV_QPS_ERR);
+    assert_int_equal(stage.b->access_errors, 1);
+}
+
 /* A request without response does not leave the requester waiting for ever. */
 static void error_in_the_middle_of_an_answer(struct sim *sim)
 {
@@ -450,6 +482,7 @@ static const struct scenario scenarios[] = {
     SCENARIO_ON(lost_last_acknowledgement_is_said_again, ON_WIRE),
     SCENARIO_ON(old_results_are_not_said_for_new_ones, ON_WIRE),
     SCENARIO_ON(nothing_is_said_again_that_was_not_said, ON_WIRE),
+    SCENARIO_ON(repeated_read_of_memory_that_is_gone, ON_WIRE),
     SCENARIO(nobody_answers),
     SCENARIO(nobody_answers_for_ever),
     SCENARIO(psns_do_not_agree),
