@@ -49,7 +49,7 @@ static cold_path void spread_with_faults(struct qp *qp, const struct packet *pac
     struct packet_fate fate = on_network ? packet_fault_of_last(qp) : packet_fault(qp, packet);
 
     if (packet_faults_spread(qp, packet, gather, gather_count, &fate)) {
-        for (unsigned i = 0; i <= fate.twice; i++)
+        for (unsigned i = 0, copies = fate.twice ? 2 : 1; i < copies; i++)
             datagram_send_to_group(packet, gather, gather_count);
         if (!on_network)
             held_packets_passed(qp);

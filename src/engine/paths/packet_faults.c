@@ -254,7 +254,7 @@ bool packet_faults_spread(struct qp *qp, const struct packet *packet, const stru
     /* A receiver that finds its ICRC or FCS wrong drops it, and nobody hears of that. */
     if (fate->lost || fate->broken)
         return false;
-    for (unsigned i = 0; fate->wait && i <= fate->twice; i++)
+    for (unsigned i = 0, copies = fate->twice ? 2 : 1; fate->wait && i < copies; i++)
         held_packets_add(qp, NULL, NULL, packet, gather, gather_count, fate);
     return !fate->wait;
 }
