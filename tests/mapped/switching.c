@@ -389,6 +389,7 @@ static void moving_leaves_an_orphan(void **state)
     CHECK(after[0].offset != before.offset && after[0].generation != before.generation &&
               after[0].address == before.address && after[0].length == before.length,
           "at another place");
+    memset(memory, 0, length); /* the writers may have left any byte */
     memset(old, 0x55, length); /* an initiator that comes late */
     CHECK(memory[0] != 0x55 && memory[length / 2] != 0x55 && memory[length - 1] != 0x55, "it hits an orphan");
     now = peer_view(region, memory);
