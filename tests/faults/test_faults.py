@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 """Faults that a user asks for (softhca-fault(7)): what a program gets, and what is told of it.
 
-usage: test_faults.py VICTIM CONNECTOR EVERYONE EVERYCALL SOFTHCA PATH [TEST...]
+usage: test_faults.py VICTIM CONNECTOR EVERYONE EVERYCALL LIMITS SOFTHCA PATH [TEST...]
 """
 
 import errno
@@ -15,8 +15,8 @@ import tempfile
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools"))
 import tap  # noqa: E402
 
-VICTIM, CONNECTOR, EVERYONE, EVERYCALL, SOFTHCA = (os.path.abspath(path) for path in sys.argv[1:6])
-PATH = sys.argv[6]
+VICTIM, CONNECTOR, EVERYONE, EVERYCALL, LIMITS, SOFTHCA = (os.path.abspath(path) for path in sys.argv[1:7])
+PATH = sys.argv[7]
 PATHS = {"same": {}, "ring": {"SOFTHCA_LOCAL": "ring"}, "cma": {"SOFTHCA_LOCAL": "cma"},
          "mapped": {"SOFTHCA_LOCAL": "mapped"}, "wire": {"SOFTHCA_PATH": "wire"}}
 # All of it in a network namespace of its own: traffic is on loopback, and so are the sockets by which tools ask.
@@ -26,7 +26,7 @@ if "TEST_FAULTS_ALONE" not in os.environ:
                           sys.executable, *sys.argv])
 
 # enum ibv_wc_status, enum ibv_event_type
-OK, LEN, QP_OP, PROT, FLUSHED, BAD_RESP, REM_INV, REM_ACCESS, REM_OP, RETRY, RNR = 0, 1, 2, 4, 5, 7, 9, 10, 11, 12, 13
+OK, LEN, QP_OP, PROT, FLUSHED, MW_BIND, BAD_RESP, REM_INV, REM_ACCESS, REM_OP, RETRY, RNR = 0, 1, 2, 4, 5, 6, 7, 9, 10, 11, 12, 13
 CQ_ERR, QP_FATAL, QP_ACCESS_ERR, PATH_MIG_ERR, DEVICE_FATAL, PORT_ACTIVE, PORT_ERR, SRQ_LIMIT, CLIENT_REREGISTER, GID_CHANGE = \
     0, 1, 3, 7, 8, 9, 10, 15, 17, 18
 
@@ -110,12 +110,20 @@ def test_the_nth_post_of_a_list_fails_and_those_before_it_are_posted():
     tap.equal(lines, ["ibv_post_recv 0 ok", "ibv_wr_complete 1 ok", "ibv_wr_complete 2 ENOMEM", "ibv_wr_complete 3 ok", "end"])
 
 
-def test_limits_are_reported_and_met():
-    lines, told = meet("limits", faults=["limit=max_qp value=2", "limit=max_mr value=3", "limit=max_cqe value=50",
-                                         "limit=max_sge value=4", "limit=max_inline_data value=100", "limit=max_pd value=9"])
-    tap.equal(lines, ["max_qp 2 max_mr 3 max_cqe 50 max_sge 4", "cqe 100 EINVAL", "qp 1 ok", "qp 2 ok", "qp 3 ENOMEM",
-                      "qp 4 ENOMEM", "mr 1 ok", "mr 2 ok", "mr 3 ENOMEM", "mr 4 ENOMEM", "sge 5 EINVAL", "inline 200 EINVAL"])
-    assert "max_cqe is 50, and 100 were asked for" in one_line(told, "max_cqe is"), told
+def test_each_limit_is_reported_and_met():
+    if PATH != "same":
+        raise tap.Skip("limits are the same on each path: only in one process")
+    full, invalid = os.strerror(errno.ENOMEM), os.strerror(errno.EINVAL)
+    for limit, value, wanted in (
+            ("max_qp", 2, [f"max_qp 2 2 {full}"]), ("max_cq", 3, [f"max_cq 3 3 {full}"]), ("max_mr", 4, [f"max_mr 4 3 {full}"]),
+            ("max_pd", 5, [f"max_pd 5 4 {full}"]), ("max_srq", 1, [f"max_srq 1 1 {full}"]), ("max_cqe", 50, [f"max_cqe 50 ok {invalid}"]),
+            ("max_qp_wr", 20, [f"sends 20 ok {invalid}", f"receives 20 ok {invalid}"]), ("max_sge", 4, [f"max_sge 4 ok {invalid}"]),
+            ("max_mr_size", 1 << 20, [f"max_mr_size {1 << 20} ok {invalid}"]), ("max_srq_wr", 30, [f"max_srq_wr 30 ok {invalid}"]),
+            ("max_inline_data", 100, [f"max_inline_data 100 ok {invalid}"])):
+        code, lines, told = run(limit, str(value), faults=[f"limit={limit} value={value}"], program=LIMITS)
+        tap.equal((code, lines), (0, wanted), told)
+        tap.equal(told.count(f"applied: {limit} is {value}, and {value + 1} were asked for"), len(wanted), told)
+    code, lines, told = run("max_mr", faults=["limit=max_pd value=9"], program=LIMITS)
     assert "was never applied: 1 calls stayed within the limit" in one_line(told, "max_pd"), told
 
 
@@ -134,6 +142,12 @@ def test_a_send_that_fails_on_its_own_side_leaves_the_peer_alone():
             tap.equal(far, {1: OK, 2: OK}, name)
         assert f"work request 3, wr_id 3" in one_line(told, "' applied:") and "ends with " + name in told, told
         assert "went to ERR: wr_id 3" in told and ": an injected fault (softhca run" in told, told
+
+
+def test_a_window_that_is_not_bound_ends_the_qp():
+    near, far, states, events, told = pair("BIND_MW", "completion=MW_BIND_ERR n=3 opcode=BIND_MW")
+    tap.equal((near, states), ({1: OK, 2: OK, 3: MW_BIND, 4: FLUSHED, 5: FLUSHED}, ("ERR", "RTS")))
+    assert "ends with MW_BIND_ERR" in one_line(told, "' applied:"), told
 
 
 def test_a_refused_request_leaves_both_ends_in_error():

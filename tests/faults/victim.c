@@ -3,7 +3,6 @@
  *
  * usage: victim calls                     makes each kind of call three times: the errors
  *        victim posts [extended]          posts five times on one QP, receives and sends: the errors
- *        victim limits                    creates until it is refused, four at most, and what the device says
  *        victim fatal                     posts a send, then calls whatever there is, and destroys all
  *        victim srq                       posts three receives to an SRQ: the events
  *        victim datagrams                 sends five datagrams to a QP of its own: the order in which they arrive
@@ -58,7 +57,7 @@ static void tell_result(const char *what, unsigned number, int error)
     say("%s %u %s", what, number, error_name(error));
 }
 
-/* --- calls and limits --------------------------------------------------------------------------------------- */
+/* --- calls -------------------------------------------------------------------------------------------------- */
 
 static void calls(void)
 {
@@ -95,41 +94,6 @@ static void calls(void)
         REQUIRE(!pd || ibv_dealloc_pd(pd) == 0);
     }
     node_close(&node);
-}
-
-static void limits(void)
-{
-    struct ibv_qp_init_attr attributes = {.cap = {4, 4, 1, 1, 0}, .qp_type = IBV_QPT_RC};
-    struct ibv_device_attr device;
-    struct ibv_qp *qp = NULL;
-    struct ibv_mr *mr = NULL;
-    struct ibv_cq *cq;
-    struct node node;
-
-    node_open(&node);
-    REQUIRE(ibv_query_device(node.context, &device) == 0);
-    say("max_qp %d max_mr %d max_cqe %d max_sge %d", device.max_qp, device.max_mr, device.max_cqe,
-        device.max_sge);
-    cq = ibv_create_cq(node.context, 100, NULL, NULL, 0);
-    tell_result("cqe", 100, cq ? 0 : errno);
-    cq = ibv_create_cq(node.context, 16, NULL, NULL, 0);
-    REQUIRE(cq);
-    attributes.send_cq = attributes.recv_cq = cq;
-    for (unsigned i = 1; i <= 4; i++) {
-        qp = ibv_create_qp(node.pd, &attributes);
-        tell_result("qp", i, qp ? 0 : errno);
-    }
-    for (unsigned i = 1; i <= 4; i++) {
-        mr = ibv_reg_mr(node.pd, node.buffer, 4096, 0);
-        tell_result("mr", i, mr ? 0 : errno);
-    }
-    attributes.cap.max_send_sge = 5;
-    qp = ibv_create_qp(node.pd, &attributes);
-    tell_result("sge", 5, qp ? 0 : errno);
-    attributes.cap.max_send_sge = 1;
-    attributes.cap.max_inline_data = 200;
-    qp = ibv_create_qp(node.pd, &attributes);
-    tell_result("inline", 200, qp ? 0 : errno);
 }
 
 /* --- a pair ------------------------------------------------------------------------------------------------- */
@@ -296,6 +260,20 @@ static void tell_completion(const struct end *end, const struct ibv_wc *wc)
     say("%s wr %u status %d", end->name, (unsigned)wc->wr_id, (int)wc->status);
 }
 
+/* Each time another window of type 2, over an MR of its own. */
+static void bind_window(const struct end *end, struct ibv_send_wr *wr)
+{
+    struct ibv_mr *mr = ibv_reg_mr(end->node.pd, end->node.buffer, LENGTH, ALL | IBV_ACCESS_MW_BIND);
+    struct ibv_mw *mw = ibv_alloc_mw(end->node.pd, IBV_MW_TYPE_2);
+
+    REQUIRE(mr && mw);
+    wr->num_sge = 0;
+    wr->bind_mw.mw = mw;
+    wr->bind_mw.rkey = ibv_inc_rkey(mw->rkey);
+    wr->bind_mw.bind_info = (struct ibv_mw_bind_info){
+        .mr = mr, .addr = (uintptr_t)mr->addr, .length = LENGTH, .mw_access_flags = IBV_ACCESS_REMOTE_WRITE};
+}
+
 static int post_request(struct end *end, const struct card *peer, enum ibv_wr_opcode opcode, unsigned wr_id)
 {
     struct ibv_sge sge = {(uintptr_t)end->node.buffer, LENGTH, end->node.mr->lkey};
@@ -314,6 +292,8 @@ static int post_request(struct end *end, const struct card *peer, enum ibv_wr_op
         wr.wr.atomic.remote_addr = peer->address + SUM;
         wr.wr.atomic.compare_add = 1;
         wr.wr.atomic.rkey = peer->rkey;
+    } else if (opcode == IBV_WR_BIND_MW) {
+        bind_window(end, &wr);
     } else {
         wr.wr.rdma.remote_addr = peer->address + 4096;
         wr.wr.rdma.rkey = peer->rkey;
@@ -862,16 +842,13 @@ int main(int argc, char **argv)
         const char *name;
         enum ibv_wr_opcode opcode;
     } opcodes[] = {
-        {"SEND", IBV_WR_SEND},
-        {"RDMA_WRITE", IBV_WR_RDMA_WRITE},
-        {"RDMA_READ", IBV_WR_RDMA_READ},
-        {"ATOMIC", IBV_WR_ATOMIC_FETCH_AND_ADD},
+        {"SEND", IBV_WR_SEND},           {"RDMA_WRITE", IBV_WR_RDMA_WRITE},
+        {"RDMA_READ", IBV_WR_RDMA_READ}, {"ATOMIC", IBV_WR_ATOMIC_FETCH_AND_ADD},
+        {"BIND_MW", IBV_WR_BIND_MW},
     };
 
     if (argc > 1 && strcmp(argv[1], "calls") == 0)
         calls();
-    else if (argc > 1 && strcmp(argv[1], "limits") == 0)
-        limits();
     else if (argc > 1 && strcmp(argv[1], "posts") == 0)
         posts(argc > 2);
     else if (argc > 1 && strcmp(argv[1], "fatal") == 0)
