@@ -235,8 +235,9 @@ def test_faults_strike_packets_of_the_path_MTU():
         assert lost, names(got.packets)
         tap.equal(len({p.time for p in lost}), len(lost))  # each by itself: parts of one packet have one time
         for packet in lost:
-            assert any(p.psn == packet.psn and p.name.startswith("READ response") and p.time > packet.time
-                       and "did not leave" not in p.comment for p in got.packets), packet
+            # Before, if the requester was impatient and asked again for what was under way.
+            assert any(p.psn == packet.psn and p.name.startswith("READ response") and "did not leave" not in p.comment
+                       for p in got.packets), packet
     on_each_path(one)
 
 
