@@ -438,7 +438,7 @@ class Impostor:
         self.content, self.seals, self.files = content, seals, files
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         while True:
-            self.block = random.randrange(1, 0xffff)
+            self.block = random.randrange(1, 0x8000)  # above, 32 blocks have one name
             try:
                 self.listener.bind(f"\0softhca/2/qpn/{self.block:04x}")
                 break
