@@ -33,7 +33,6 @@
 #define RESTING       64   /* numbers */
 #define ALONE         16   /* blocks: for 4,096 QPs */
 #define BLOCKS_MAX    4096 /* for a million QPs */
-#define NAMES_MAX     (ALONE + BLOCKS_MAX)
 #define BIND_TRIES    256
 #define BLOCKS        65536u
 #define OF_USER_TRIES 4096
@@ -58,8 +57,8 @@ struct block {
     uint64_t used[LOCAL_BLOCK_QPNS / 64];
 };
 
-static struct lock lock = LOCK_INIT; /* guards all variables below */
-static struct name *names[NAMES_MAX];
+static struct lock lock = LOCK_INIT;   /* guards all variables below */
+static struct name *names[BLOCKS_MAX]; /* each has a block at least */
 static unsigned name_count;
 static struct block *blocks[BLOCKS_MAX];
 static unsigned block_count, used_count;
@@ -241,8 +240,6 @@ static int take_name(struct link *self, struct name **ret_name)
         *ret_name = name;
         return 0;
     }
-    if (name_count == NAMES_MAX)
-        return -EAGAIN;
     name = calloc(1, sizeof(*name));
     if (!name)
         return -ENOMEM;
