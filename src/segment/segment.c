@@ -38,7 +38,6 @@ static struct {
     } part[SEGMENT_PARTS];
     uint64_t arena_offset, arena_size;
     uint64_t arena_open; /* accessible so far */
-    uint32_t qps_open;   /* header.qps_open */
     bool watched;        /* header.watched */
     struct arena arena;
     struct segment_table keys, mapped, directs, qps, cqs, srqs, pds, wqs, ind_tables, items, ids,
@@ -195,27 +194,27 @@ static void fill_header(struct segment_header *header)
     __atomic_store_n(&header->magic, SEGMENT_MAGIC, __ATOMIC_RELEASE);
 }
 
-/* Where the tables' accessible part ends. */
-static uint64_t tables_end(void)
+/* Where the accessible part of the tables ends. */
+static uint64_t tables_end(const char *base)
 {
-    return segment.qps.offset + (uint64_t)segment.qps_open * sizeof(struct qp_record);
+    const struct segment_header *header = (const struct segment_header *)base;
+
+    return segment.qps.offset +
+           (uint64_t)atomic_load_explicit(&header->qps_open, memory_order_relaxed) * sizeof(struct qp_record);
 }
 
 /* The new part is accessible when header.qps_open says so. */
 static int open_qps(char *base, uint32_t count)
 {
-    uint64_t before = tables_end(), end;
-    int error;
+    struct segment_header *header = (struct segment_header *)base;
+    uint64_t before = tables_end(base), end = segment.qps.offset + (uint64_t)count * sizeof(struct qp_record);
+    int error = sys_mprotect(base + before, end - before, PROT_READ | PROT_WRITE);
 
     _Static_assert(LIMIT_QP % QPS_STEP == 0 && QPS_STEP * sizeof(struct qp_record) % ARENA_UNIT == 0,
                    "whole pages");
-    end = segment.qps.offset + (uint64_t)count * sizeof(struct qp_record);
-    error = sys_mprotect(base + before, end - before, PROT_READ | PROT_WRITE);
-    if (error)
-        return error;
-    segment.qps_open = count;
-    atomic_store_explicit(&((struct segment_header *)base)->qps_open, count, memory_order_release);
-    return 0;
+    if (!error)
+        atomic_store_explicit(&header->qps_open, count, memory_order_release);
+    return error;
 }
 
 static int open_locked(void)
@@ -235,7 +234,6 @@ static int open_locked(void)
                   (ARENA_SMALLEST + segment.arena_offset) >> 20, strerror(-error));
         goto close_files;
     }
-    segment.qps_open = 0;
     error = sys_mprotect(base, segment.qps.offset, PROT_READ | PROT_WRITE);
     if (!error)
         error = open_qps(base, QPS_STEP);
@@ -367,12 +365,13 @@ void segment_tie_to_thread(void)
 
 int segment_open_qp(uint32_t slot)
 {
+    const _Atomic uint32_t *open = &segment_header()->qps_open;
     int error = 0;
 
-    if (slot < atomic_load_explicit(&segment_header()->qps_open, memory_order_acquire))
+    if (slot < atomic_load_explicit(open, memory_order_acquire))
         return 0;
     lock_acquire(&segment.lock);
-    if (slot >= segment.qps_open)
+    if (slot >= atomic_load_explicit(open, memory_order_relaxed))
         error = open_qps(segment_at(0), (slot / QPS_STEP + 1) * QPS_STEP);
     lock_release(&segment.lock);
     return error;
@@ -534,8 +533,10 @@ void segment_after_fork_in_child(void)
         char *arena = base + segment.arena_offset;
         uint64_t used = segment.arena.high_water, rest = segment.arena_size - used;
 
-        make_private(SEGMENT_TABLES, base, tables_end());
-        sys_mmap(base + tables_end(), segment.arena_offset - tables_end(), PROT_NONE,
+        uint64_t end = tables_end(base);
+
+        make_private(SEGMENT_TABLES, base, end);
+        sys_mmap(base + end, segment.arena_offset - end, PROT_NONE,
                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0, NULL);
         make_private(SEGMENT_QUEUES, arena, used);
         if (rest)
