@@ -38,13 +38,6 @@ uint64_t send_sges(const struct view *view, const struct qp_record *qp, uint32_t
     return qp->send_offset + (uint64_t)(counter & (send_slots(qp) - 1)) * qp->send_stride + header;
 }
 
-static bool names_memory(uint32_t opcode)
-{
-    return opcode <= IBV_WR_RDMA_WRITE_WITH_IMM ||
-           (opcode >= IBV_WR_RDMA_READ && opcode <= IBV_WR_ATOMIC_FETCH_AND_ADD) ||
-           opcode == IBV_WR_ATOMIC_WRITE;
-}
-
 /* As if it had been posted here: what the program posted says nothing of what became of it. */
 static bool watched_send_read(const struct view *view, const struct qp_record *qp, uint32_t counter,
                               struct send_wqe *ret)
@@ -71,7 +64,7 @@ static bool watched_send_read(const struct view *view, const struct qp_record *q
         ret->flags |= WQE_INLINE;
     else
         ret->num_sge = (uint8_t)sges;
-    if (names_memory(send.opcode)) {
+    if (watched_send_names_memory(&send)) {
         ret->remote_address = send.remote_address;
         ret->rkey = send.rkey;
     }

@@ -10,6 +10,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/verbs.h"
+
 /* The kind of an object. New values go to the end: the numbers are in segments of other builds. */
 enum object_kind {
     OBJECT_CONTEXT = 1,
@@ -122,6 +124,14 @@ struct watched_send {
     uint32_t length;         /* without an SGE: of inline data */
 };
 _Static_assert(sizeof(struct watched_send) == 40, "readable by other builds");
+
+/* Has it a remote address and an rkey? */
+static inline bool watched_send_names_memory(const struct watched_send *send)
+{
+    return send->opcode <= IBV_WR_RDMA_WRITE_WITH_IMM ||
+           (send->opcode >= IBV_WR_RDMA_READ && send->opcode <= IBV_WR_ATOMIC_FETCH_AND_ADD) ||
+           send->opcode == IBV_WR_ATOMIC_WRITE;
+}
 
 /* What the records of a watched QP do not show. */
 enum unseen {

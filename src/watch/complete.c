@@ -145,7 +145,7 @@ static void note_failed_send(struct failure_record *failure, struct watched_send
     for (int32_t i = 0; i <= send->more_sges; i++)
         length += send_sges(send)[i].length;
     failure->length = (uint32_t)(send->more_sges < 0 ? send->length : length);
-    if (send_names_memory(send->opcode)) {
+    if (watched_send_names_memory(send)) {
         failure->rkey = send->rkey;
         failure->remote_address = send->remote_address;
     }
@@ -402,7 +402,7 @@ static no_inline int poll_other(struct ibv_cq *ibv, int count, struct ibv_wc *wc
     struct watched_cq *cq = (struct watched_cq *)watched_find(ibv, OBJECT_CQ);
 
     if (unlikely(!cq || watch_thread.inside))
-        return watched_context_of(ibv->context)->original.ops.poll_cq(ibv, count, wc);
+        return originals_of(ibv->context)->ops.poll_cq(ibv, count, wc);
     watch_thread.poller = cq;
     return watched_poll_cq(ibv, count, wc, cq);
 }

@@ -7,11 +7,6 @@
 
 __thread unsigned watch_in_cm __attribute__((tls_model("initial-exec")));
 
-static struct watched_originals *originals_of(const struct ibv_context *context)
-{
-    return &watched_context_of(context)->original;
-}
-
 /* --- notification ----------------------------------------------------------------------------------------------- */
 
 static int op_req_notify_cq(struct ibv_cq *ibv, int solicited_only)

@@ -43,11 +43,6 @@ static cold_path void tell_refused_post(const struct watched_qp *qp, const char 
 
 /* --- sends ---------------------------------------------------------------------------------------------------- */
 
-static struct watched_originals *originals_of(const struct ibv_context *context)
-{
-    return &watched_context_of(context)->original;
-}
-
 static void fill_send(const struct watched_qp *qp, struct watched_send *send, const struct ibv_send_wr *wr,
                       uint32_t stamp)
 {

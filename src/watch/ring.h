@@ -26,14 +26,6 @@ static inline bool is_signaled(const struct watched_qp *qp, unsigned send_flags)
     return (send_flags | qp->always) & IBV_SEND_SIGNALED;
 }
 
-/* Has it a remote address and an rkey? */
-static inline bool send_names_memory(uint32_t opcode)
-{
-    return opcode <= IBV_WR_RDMA_WRITE_WITH_IMM ||
-           (opcode >= IBV_WR_RDMA_READ && opcode <= IBV_WR_ATOMIC_FETCH_AND_ADD) ||
-           opcode == IBV_WR_ATOMIC_WRITE;
-}
-
 /* Posts are locked, and the work request is not posted yet. */
 static inline void send_is_to_be(struct watched_qp *qp, unsigned send_flags)
 {

@@ -169,6 +169,10 @@ static inline struct watched *watched_find(const void *key, enum object_kind kin
 }
 /* The same as watched_find(), also a stale one: only for its originals. */
 struct watched_context *watched_context_of(const struct ibv_context *context);
+static inline struct watched_originals *originals_of(const struct ibv_context *context)
+{
+    return &watched_context_of(context)->original;
+}
 
 /* The same of a CQ and QP whose functions were replaced, and which are therefore known. */
 struct watched_cq *table_find_cq(const struct ibv_cq_ex *cq);
