@@ -42,6 +42,12 @@ struct offer {
     struct lane *full; /* a lane without space; NULL: none */
 };
 
+/* Frames of another user are not trusted. */
+static bool is_of_user(const struct link *link, uid_t uid)
+{
+    return link_is_self(link) || link_peer_uid(link) == uid;
+}
+
 static bool has_it(const struct qp *qp, uint64_t serial)
 {
     for (uint32_t i = 0; i < route_of(qp)->offered_count; i++) {
@@ -75,7 +81,7 @@ static void offer_to(struct link *link, void *argument)
     struct lane_state *state;
     int error;
 
-    if ((!link_is_self(link) && link_peer_uid(link) != offer->uid) || has_it(offer->qp, link_serial(link)))
+    if (!is_of_user(link, offer->uid) || has_it(offer->qp, link_serial(link)))
         return;
     error = lane_send(lane, offer->packet, offer->gather, offer->gather_count);
     state = lane_state(lane);
@@ -184,8 +190,7 @@ static void send_late_to(struct link *link, void *argument)
     const struct late_frame *late = argument;
     struct lane *lane = link_lane(link, late->packet->src_qpn);
 
-    if ((link_is_self(link) || link_peer_uid(link) == late->uid) &&
-        lane_send(lane, late->packet, late->frame, 1) == 0)
+    if (is_of_user(link, late->uid) && lane_send(lane, late->packet, late->frame, 1) == 0)
         lane_ring(lane);
 }
 
