@@ -21,7 +21,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "..", "tools")]
 import pcapng  # noqa: E402
 import tap  # noqa: E402
-from started import environment, own_network  # noqa: E402
+from started import alone_in_network, environment  # noqa: E402
 
 SOFTHCA = os.path.abspath(sys.argv[1])
 WORK = tempfile.TemporaryDirectory(prefix="softhca-capture-")
@@ -581,11 +581,7 @@ def test_options_that_make_no_sense_are_refused():
 
 
 if __name__ == "__main__":
-    if os.environ.get("SOFTHCA_TEST_NETWORK") != "own":
-        os.environ["SOFTHCA_TEST_NETWORK"] = "own"
-        command = own_network()
-        os.execvp(command[0], [*command, sys.executable, *sys.argv])
-    del os.environ["SOFTHCA_TEST_NETWORK"]
+    alone_in_network()
     module = sys.modules[__name__]
     for name in [name for name in vars(module) if name.startswith("test_") and len(sys.argv) > 2 and name not in sys.argv[2:]]:
         delattr(module, name)

@@ -17,7 +17,7 @@ import time
 
 import test_capture as base  # also says where tap and started are
 import tap
-from started import environment, own_network
+from started import alone_in_network, environment
 
 MOMENTS = 8
 FAULT = "call=ibv_reg_mr errno=ENOMEM"
@@ -103,9 +103,5 @@ def test_a_tool_that_is_stopped_at_any_moment_is_not_waited_for():
 
 
 if __name__ == "__main__":
-    if os.environ.get("SOFTHCA_TEST_NETWORK") != "own":
-        os.environ["SOFTHCA_TEST_NETWORK"] = "own"
-        command = own_network()
-        os.execvp(command[0], [*command, sys.executable, *sys.argv])
-    del os.environ["SOFTHCA_TEST_NETWORK"]
+    alone_in_network()
     tap.main(sys.modules[__name__])

@@ -4,6 +4,7 @@
 import os
 import shutil
 import subprocess
+import sys
 
 import tap
 
@@ -26,6 +27,15 @@ def own_network():
     if not shutil.which("unshare") or subprocess.run([*command, "true"], capture_output=True).returncode != 0:
         raise tap.Skip("no network namespace of our own is to be had")
     return command
+
+
+def alone_in_network():
+    """Starts the test program again in a network namespace of its own, once."""
+    if os.environ.pop("SOFTHCA_TEST_NETWORK", None) == "own":
+        return
+    os.environ["SOFTHCA_TEST_NETWORK"] = "own"
+    command = own_network()
+    os.execvp(command[0], [*command, sys.executable, *sys.argv])
 
 
 def names(program, library):
