@@ -16,7 +16,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import tap  # noqa: E402
 
 VICTIM, CONNECTOR, EVERYONE, EVERYCALL, LIMITS, SOFTHCA = (os.path.abspath(path) for path in sys.argv[1:7])
-PATH = sys.argv[7]
+PATH, *CHOSEN = sys.argv[7:]
 PATHS = {"same": {}, "ring": {"SOFTHCA_LOCAL": "ring"}, "cma": {"SOFTHCA_LOCAL": "cma"},
          "mapped": {"SOFTHCA_LOCAL": "mapped"}, "wire": {"SOFTHCA_PATH": "wire"}}
 # All of it in a network namespace of its own: traffic is on loopback, and so are the sockets by which tools ask.
@@ -718,6 +718,6 @@ def test_what_cannot_be_meant_is_refused_before_the_program_runs():
 
 
 module = sys.modules[__name__]
-for name in [name for name in vars(module) if name.startswith("test_") and len(sys.argv) > 8 and name not in sys.argv[8:]]:
+for name in [name for name in vars(module) if name.startswith("test_") and CHOSEN and name not in CHOSEN]:
     delattr(module, name)
 tap.main(module)

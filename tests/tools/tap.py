@@ -19,6 +19,8 @@ def main(module):
     tests = [(name, function) for name, function in inspect.getmembers(module, inspect.isfunction)
              if name.startswith("test_")]
     tests.sort(key=lambda item: item[1].__code__.co_firstlineno)
+    if not tests:
+        sys.exit("no test of that name")
     failed = 0
     print(f"1..{len(tests)}")
     for number, (name, function) in enumerate(tests, 1):
