@@ -239,16 +239,19 @@ static void work(void)
     ns_t now = sys_now(), idle_since = now, looked_at = now;
     struct steadiness steadiness = {application_polls(), now, now};
     uint32_t polls = steadiness.polls;
-    while (!trusted(now) || application_polls() == polls) {
-        bool busy = take_packets(), rung = false;
 
-        direct_run();
-        now = sys_now();
-        /* A stream of packets must not keep timers, handshakes and deaths of peers waiting. */
+    while (!trusted(now) || application_polls() == polls) {
+        bool busy, rung = false;
+
+        /* A stream of packets must not keep timers, handshakes and deaths of peers waiting. This comes first: it also takes
+         * kicks (helper_kick()), and what those are for is done below before the thread sleeps. */
         if (now - looked_at > TICK_MS * NS_PER_MS) {
             (void)dispatch_ready(0, &rung);
             looked_at = now;
         }
+        busy = take_packets();
+        direct_run();
+        now = sys_now();
         if (!trusted(now) && polls_are_steady(&steadiness, now)) {
             distrust.until = now;
             return;
