@@ -12,7 +12,8 @@ import subprocess
 import sys
 import tempfile
 
-KINDS = {"busy", "blocked", "resumed", "in_use", "losses", "overrun", "leaks", "fault", "refused", "drops"}
+# What a process says of itself.
+KINDS = {"busy", "blocked", "resumed", "in_use", "losses", "overrun", "leaks", "fault", "refused", "drops", "misuse", "hang", "injected"}
 
 
 def fault_of(line):
