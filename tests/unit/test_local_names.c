@@ -122,6 +122,7 @@ static void holds_by_turns(unsigned number)
 
 static void recalls(unsigned number)
 {
+    char block[LOCAL_BLOCK_NAME_MAX + 1];
     struct link *link;
 
     await_word(HELD);
@@ -133,6 +134,10 @@ static void recalls(unsigned number)
     CHECK(find("test/g", &link) == 0 && !recall("test/g"));
     UNTIL(find("test/g", &link) == 0 && recall("test/g")); /* the holder's end may not be installed yet */
     CHECK(recall("test/g") == link && link == seen.holder);
+    /* The name of the holder's QP numbers, by which MADs for its communication IDs go. */
+    local_block_name(await_qpn(0) / LOCAL_BLOCK_QPNS, block);
+    UNTIL(find(block, &link) == 0 && recall(block));
+    CHECK(recall(block) == seen.holder);
     CHECK(!recall("test/h") && !recall("test/"));
     raise_word(FOUND);
     UNTIL(atomic_load(&board->word[DONE]) == 1);

@@ -407,12 +407,12 @@ static void send_to_block(uint32_t block, struct outgoing *outgoing)
     struct link *link = local_known_owner(block);
     char name[LOCAL_BLOCK_NAME_MAX + 1];
 
-    if (link) {
-        send_on_link(link, outgoing);
-        return;
-    }
     local_block_name(block, name);
-    if (!send_to_holder(name, outgoing))
+    if (!link)
+        link = local_name_recall(name);
+    if (link)
+        send_on_link(link, outgoing);
+    else if (!send_to_holder(name, outgoing))
         respond_for_absent(outgoing);
 }
 
