@@ -106,8 +106,8 @@ static int send_on_host(struct qp *qp, const struct packet *packet, const struct
     return error == -EHOSTUNREACH ? 0 : error;
 }
 
-int datagram_send(struct qp *qp, const struct packet *packet, const struct iovec *gather,
-                  unsigned gather_count, const struct path_address *to)
+int datagram_transmit(struct qp *qp, const struct packet *packet, const struct iovec *gather,
+                      unsigned gather_count, const struct path_address *to)
 {
     bool local = to->is_multicast || to->destination_ifindex;
     bool by_network = to->is_multicast ? network_has_groups(qp) : !local || network_is_forced();

@@ -17,8 +17,8 @@ struct lane_state;
 /* --- datagrams.c ------------------------------------------------------------------------------------------- */
 
 /* As transport_ports.send. QP lock held. */
-int datagram_send(struct qp *qp, const struct packet *packet, const struct iovec *gather,
-                  unsigned gather_count, const struct path_address *to);
+int datagram_transmit(struct qp *qp, const struct packet *packet, const struct iovec *gather,
+                      unsigned gather_count, const struct path_address *to);
 
 /* To all processes of this host; a lane without space loses its copy. In a rundown section. */
 void datagram_send_to_group(const struct packet *packet, const struct iovec *gather, unsigned gather_count);

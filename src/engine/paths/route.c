@@ -224,7 +224,7 @@ static inline __attribute__((always_inline)) int send_by_path(struct qp *qp, con
     if (unlikely(packet->flags & PACKET_FRAME))
         return raw_transmit(qp, packet, gather, gather_count);
     if (to)
-        return datagram_send(qp, packet, gather, gather_count, to);
+        return datagram_transmit(qp, packet, gather, gather_count, to);
     if (unlikely(qp->origin)) {
         relayed = *packet;
         relayed.flags |= PACKET_RELAYED;
