@@ -39,7 +39,7 @@ static _Atomic unsigned links_end = SELF_INDEX + 1; /* slots from here on are NU
 static _Atomic(struct link *) *block_table;         /* BLOCKS slots: link to the owner; NULL: unknown */
 static _Atomic bool any_broken;
 static struct budget links_of_others = BUDGET_INIT(
-    links_of_others, "shared-memory links", "let fewer processes of that user communicate with this one");
+    links_of_others, "shared-memory links", "Let fewer processes of that user communicate with this one");
 static uint64_t last_serial = SELF_SERIAL; /* multiple of LINKS_MAX; helper thread */
 
 int link_start(void)

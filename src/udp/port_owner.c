@@ -60,7 +60,7 @@ static struct list clients = {&clients, &clients};
 static unsigned client_count, other_user_count;
 static struct budget clients_of_others = BUDGET_INIT(
     clients_of_others, "connections to the owner of UDP port 4791",
-    "if a process of that user binds UDP port 4791 first, this limit does not apply to that user");
+    "If a process of that user binds UDP port 4791 first, this limit does not apply to that user");
 static ns_t accept_again = NS_NEVER; /* end of a pause of accepting */
 static bool is_port_owner;
 /* Written by the helper thread with the receive lock held; receiving threads read them with it held. */

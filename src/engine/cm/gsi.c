@@ -58,8 +58,8 @@ static struct list absent = {&absent, &absent}; /* for services without holder; 
 static bool flushing;                           /* a thread is in gsi_flush() and takes what is queued */
 static uint64_t last_cookie;
 static struct budget waiting_mads =
-    BUDGET_INIT(waiting_mads, "unread connection management messages (MADs)",
-                "its processes do not read their messages: they are probably stopped or hung");
+    BUDGET_INIT(waiting_mads, "unread CM messages (MADs)",
+                "Its processes do not read their messages: look whether they are stopped or hang");
 static _Atomic uint32_t from_network_count;
 static unsigned from_network_absent; /* in `absent` */
 
