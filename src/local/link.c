@@ -382,8 +382,9 @@ void link_declare_broken(struct link *link, const char *what)
 {
     if (atomic_exchange_explicit(&link->broken, true, memory_order_relaxed))
         return;
-    log_error("peer process %d (uid %u) wrote %s to the shared ring: link closed", (int)link->peer_pid,
-              (unsigned)link->peer_uid, what);
+    log_error("peer process %d (uid %u) wrote %s to the shared ring (a bug there, or an attack): link "
+              "closed, so requests to it end as if that process had ended (IBV_WC_RETRY_EXC_ERR)",
+              (int)link->peer_pid, (unsigned)link->peer_uid, what);
     atomic_store_explicit(&any_broken, true, memory_order_release);
     local_kick();
 }

@@ -422,8 +422,8 @@ def test_what_is_normal_is_not_told_where_the_status_is_0():
 
 
 def test_what_was_counted_is_one_line_where_the_program_fails():
-    matches(r"^softhca\[\d+\]: the program exits with status 3. Counted, and shown in detail only with SOFTHCA_EXPLAIN_WHAT=all "
-            r"\(softhca run --all\): 4 refused destroys \(EBUSY\), 4 objects not destroyed\n$", ended("failing-program", "wrong", 3))
+    matches(r"^softhca\[\d+\]: the program exits with status 3\. What may have contributed \(details: softhca run --all, "
+            r"SOFTHCA_EXPLAIN_WHAT=all\): 4 refused destroys \(EBUSY\), 4 objects not destroyed\n$", ended("failing-program", "wrong", 3))
     tap.equal(ended("failing-quickly", "wrong", 3), "")
 
 

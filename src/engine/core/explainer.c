@@ -506,8 +506,9 @@ static void tell_remarks(void)
     bool any;
 
     words_add(&words,
-              "the program exits with status %d. Counted, and shown in detail only with %s: ", exit_status,
-              "SOFTHCA_EXPLAIN_WHAT=all (softhca run --all)");
+              "the program exits with status %d. What may have contributed (details: softhca run --all, "
+              "SOFTHCA_EXPLAIN_WHAT=all): ",
+              exit_status);
     lock_acquire(&lock);
     any = words_add_remarks(&words, remarks);
     memset(remarks, 0, sizeof(remarks));
