@@ -33,26 +33,6 @@ const char *name_qp_state(uint32_t state)
     return NAME_OF(names, state);
 }
 
-const char *name_event(uint32_t type)
-{
-    static const char *const names[] = {
-        [IBV_EVENT_CQ_ERR] = "IBV_EVENT_CQ_ERR",
-        [IBV_EVENT_QP_FATAL] = "IBV_EVENT_QP_FATAL",
-        [IBV_EVENT_QP_REQ_ERR] = "IBV_EVENT_QP_REQ_ERR",
-        [IBV_EVENT_QP_ACCESS_ERR] = "IBV_EVENT_QP_ACCESS_ERR",
-        [IBV_EVENT_COMM_EST] = "IBV_EVENT_COMM_EST",
-        [IBV_EVENT_SQ_DRAINED] = "IBV_EVENT_SQ_DRAINED",
-        [IBV_EVENT_PATH_MIG] = "IBV_EVENT_PATH_MIG",
-        [IBV_EVENT_PATH_MIG_ERR] = "IBV_EVENT_PATH_MIG_ERR",
-        [IBV_EVENT_SRQ_ERR] = "IBV_EVENT_SRQ_ERR",
-        [IBV_EVENT_SRQ_LIMIT_REACHED] = "IBV_EVENT_SRQ_LIMIT_REACHED",
-        [IBV_EVENT_QP_LAST_WQE_REACHED] = "IBV_EVENT_QP_LAST_WQE_REACHED",
-        [IBV_EVENT_WQ_FATAL] = "IBV_EVENT_WQ_FATAL",
-    };
-
-    return NAME_OF(names, type);
-}
-
 const char *name_status(uint32_t status)
 {
     static const char *const names[] = {
@@ -206,3 +186,19 @@ const char *name_errno(uint32_t error)
 
     return name ? name : "an error";
 }
+
+const struct network_name network_names[NETWORK_COUNTERS] = {
+    {"packets_sent", "RoCEv2 packets sent", NULL},
+    {"packets_received", "RoCEv2 packets received", NULL},
+    {"bytes_sent", "Bytes of RoCEv2 packets sent", NULL},
+    {"bytes_received", "Bytes of RoCEv2 packets received", NULL},
+    {"bad_icrc", "Packets dropped because their ICRC was wrong", "with bad ICRC (dropped)"},
+    {"malformed", "Packets dropped because they were malformed", "malformed"},
+    {"unknown_qpn", "Packets dropped because no QP has their destination QPN", "for unknown QPNs"},
+    {"forwarded", "Packets forwarded to other processes of this host", NULL},
+    {"forwarded_here", "Packets forwarded by other processes of this host", NULL},
+    {"not_sent", "Packets that the kernel refused to send", "not sent (kernel error)"},
+    {"congested", "Packets received with the ECN mark Congestion Experienced", "ECN-CE marked"},
+    {"cnps_received", "Congestion notification packets received", "CNPs received"},
+    {"cnps_sent", "Congestion notification packets sent", "CNPs sent"},
+};

@@ -261,8 +261,8 @@ static void network(const struct crowd *crowd)
     char name[64];
 
     for (unsigned which = 0; which < STATS_NET; which++) {
-        snprintf(name, sizeof(name), "network_%s_total", stats_network_name(which));
-        family(crowd->text, name, "counter", stats_network_help(which));
+        snprintf(name, sizeof(name), "network_%s_total", network_names[which].name);
+        family(crowd->text, name, "counter", network_names[which].help);
         for (unsigned i = 0; i < crowd->count; i++) {
             begin(crowd->text, name, &crowd->processes[i], NULL);
             end(crowd->text, crowd->processes[i].network[which]);

@@ -180,7 +180,7 @@ static void add_process(struct out *out, const struct stats_process *process, co
     add_events(out, "cm_events", &process->cm);
     out_begin(out, "network");
     for (unsigned i = 0; i < STATS_NET; i++)
-        out_number(out, stats_network_name(i), process->network[i]);
+        out_number(out, network_names[i].name, process->network[i]);
     out_end(out);
     add_ports(out, process);
     out_begin_array(out, "qps");
