@@ -97,6 +97,13 @@ static bool add_value_reason(struct words *words, const struct refused_record *r
             "%s belongs to another struct ibv_context (ibv_open_device) than the other objects of the call",
             argument);
         return true;
+    case REFUSAL_HOLDS:
+        words_add(words, "%s is %llu, but the ", argument, bits);
+        if (record->kind == OBJECT_CQ)
+            words_add(words, "CQ holds %llu unpolled completion%s", low, low == 1 ? "" : "s");
+        else
+            words_add(words, "SRQ has %llu receive%s posted", low, low == 1 ? "" : "s");
+        return true;
     case REFUSAL_OTHER_PD:
         words_add(words, "%s belongs to PD %llu, but the QP to PD %llu", argument, bits, low);
         return true;

@@ -785,6 +785,22 @@ static void calls_that_are_refused(void **state)
     assert_contains(
         said(refusal, OBJECT_QP, 0),
         "SQD to INIT is not a transition of a QP of this type (from SQD: to RESET, RTS, SQD or ERR)");
+    record->form = REFUSAL_HOLDS;
+    record->kind = OBJECT_SRQ;
+    record->number = 3;
+    record->value = 4;
+    record->low = 7;
+    strcpy(record->call, "ibv_modify_srq");
+    strcpy(record->argument, "max_wr");
+    assert_contains(
+        said(refusal, OBJECT_QP, 0),
+        "ibv_modify_srq(SRQ 3) fails with EINVAL: max_wr is 4, but the SRQ has 7 receives posted");
+    record->kind = OBJECT_CQ;
+    record->value = 0;
+    record->low = 1;
+    strcpy(record->argument, "cqe");
+    assert_contains(said(refusal, OBJECT_QP, 0),
+                    "(CQ 3) fails with EINVAL: cqe is 0, but the CQ holds 1 unpolled completion");
     /* Whatever another process wrote there. */
     memset(record->call, 0xff, sizeof(record->call));
     memset(record->argument, 'x', sizeof(record->argument));

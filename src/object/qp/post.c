@@ -304,9 +304,9 @@ int qp_post_altered(struct qp *qp, struct ibv_send_wr *wr, qp_alter_send *alter)
 static int check_bind(const struct mw *mw, const struct ibv_mw_bind_info *info)
 {
     if (!info->mr && info->addr)
-        return refuse_range("bind_info.addr without bind_info.mr", (int64_t)info->addr, 0, 0);
+        return refuse_because(-EINVAL, "bind_info.mr is NULL, but bind_info.addr is not 0");
     if (!info->mr && info->length)
-        return refuse_range("bind_info.length without bind_info.mr", (int64_t)info->length, 0, 0);
+        return refuse_because(-EINVAL, "bind_info.mr is NULL, but bind_info.length is not 0");
     if (info->mr && info->mr->pd != mw->ibv.pd)
         return refuse_because(-EPERM, "bind_info.mr is of another PD than the MW");
     return 0;
