@@ -330,7 +330,7 @@ static void describe_events(const struct view *view, struct out *out, const char
         words_add(words, ", %u %s%s %s",
                   unacknowledged < 0 ? (uint32_t)-unacknowledged : (uint32_t)unacknowledged, what,
                   unacknowledged == 1 || unacknowledged == -1 ? "" : "s",
-                  unacknowledged < 0 ? "acknowledged in excess of those read" : "read and not acknowledged");
+                  unacknowledged < 0 ? "acknowledged too often" : "read and not acknowledged");
 }
 
 static void describe_provenance(const struct view *view, struct out *out, unsigned level,

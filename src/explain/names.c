@@ -151,9 +151,8 @@ const char *name_path_why(uint32_t why)
         [PATH_WHY_UNUSED] = "no MR of the peer that was accessed so far is mapped (softhca ps of the peer "
                             "process has the reason at "
                             "each MR)",
-        [PATH_WHY_REFUSED] =
-            "the kernel refuses process_vm_writev and process_vm_readv since the connection was made "
-            "(a seccomp filter)",
+        [PATH_WHY_REFUSED] = "the kernel has begun to refuse process_vm_writev and process_vm_readv since "
+                             "the connection was made (a seccomp filter)",
         [PATH_WHY_CAPTURE] = "softhca capture records each request as packets",
         [PATH_WHY_FAULTS] = "injected faults of packets are loaded, so each request goes as packets",
         [PATH_WHY_PEER_FAULTS] =

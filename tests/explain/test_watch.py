@@ -94,7 +94,7 @@ def until_why(pattern, pid, *what):
 
 # --- connections
 
-BLOCKED = r"^rdma_destroy_id\(id \d+ from \S+ port \d+ to \S+ port \d+\) is blocked: RDMA_CM_EVENT_%s was read and not acknowledged \(rdma_ack_cm_event\)"
+BLOCKED = r"^rdma_destroy_id\(cm_id \d+ from \S+ port \d+ to \S+ port \d+\) is blocked: RDMA_CM_EVENT_%s was read and not acknowledged \(rdma_ack_cm_event\)"
 
 
 def check_connection(name, event):

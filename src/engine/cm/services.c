@@ -392,7 +392,7 @@ static bool take_set(void)
         }
     }
     log_error("all ephemeral RDMA CM ports of this host are taken (%u to %u, net.ipv4.ip_local_port_range): "
-              "end processes that hold rdma_cm ids (softhca ps lists them), or widen the range",
+              "end processes that hold cm_ids (softhca ps lists them), or widen the range",
               first_port, last_port);
     return false;
 }
