@@ -479,3 +479,12 @@ void listed_describe(const struct view *view, struct out *out, const char *key, 
     if (listed->total > listed->count)
         out_line(out, level, "and %llu more", (unsigned long long)(listed->total - listed->count));
 }
+
+void holders_describe(const struct view *view, struct out *out, const struct listed *holders,
+                      unsigned stack_frames)
+{
+    if (holders->total)
+        out_line(out, 1, "used by:");
+    out_number(out, "holders_total", holders->total);
+    listed_describe(view, out, "holders", 2, holders, stack_frames);
+}

@@ -56,10 +56,7 @@ bool explain_object(const struct view *view, struct out *out, enum object_kind k
         sender_describe(view, out, 2, &object);
     }
     refusals_describe(view, out, 2, kind, kind == OBJECT_QP ? object_qpn(&object) : number);
-    if (holders.total)
-        out_line(out, 1, "used by:");
-    out_number(out, "holders_total", holders.total);
-    listed_describe(view, out, "holders", 2, &holders, STACK_LINES);
+    holders_describe(view, out, &holders, STACK_LINES);
     explanation_end(out);
     return true;
 }
@@ -216,10 +213,10 @@ static void network_describe(const struct view *view, struct out *out)
 
     if (!network->packets_sent && !network->packets_received && !network->not_sent && !network->bad_icrc)
         return;
-    memcpy(counts, network, sizeof(counts));
     words_add(&words, "network: %llu packets (%llu bytes) sent, %llu (%llu bytes) received",
               (unsigned long long)network->packets_sent, (unsigned long long)network->bytes_sent,
               (unsigned long long)network->packets_received, (unsigned long long)network->bytes_received);
+    memcpy(counts, network, sizeof(counts));
     out_begin(out, "network");
     for (unsigned i = 0; i < NETWORK_COUNTERS; i++) {
         out_number(out, network_names[i].name, counts[i]);
