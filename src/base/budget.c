@@ -56,9 +56,9 @@ static void complain(struct budget *budget, uid_t uid, uint32_t used, uint32_t l
     uint64_t unlogged;
 
     if (log_first(&budget->refused, (uint64_t)uid + 1, &unlogged))
-        log_warn("limit per user reached: processes of uid %u use %u of the %u %s that this process has "
-                 "(other users: %u). A user may not have more than are still free, so further ones for uid "
-                 "%u are refused. Advice: %s",
+        log_warn("limit per user reached: uid %u uses %u of the %u %s that this process allows all users "
+                 "together; other users use %u. No user may use more than are left, so further ones for uid "
+                 "%u are refused. %s",
                  (unsigned)uid, used, limit, budget->what, budget->used - used, (unsigned)uid,
                  budget->advice);
 }
@@ -155,7 +155,7 @@ void budget_discharge(struct budget *budget, struct charge *charge)
 /* --- descriptors ----------------------------------------------------------------------------------------- */
 
 static struct budget descriptors =
-    BUDGET_INIT(descriptors, "file descriptors", "the limit is half of RLIMIT_NOFILE: raise it (ulimit -n)");
+    BUDGET_INIT(descriptors, "file descriptors", "The limit is half of RLIMIT_NOFILE: raise it (ulimit -n)");
 
 bool budget_take_descriptors(uid_t uid, uint32_t count)
 {

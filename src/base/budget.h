@@ -20,7 +20,7 @@
 
 struct budget {
     const char *what;     /* for the message: "file descriptors" */
-    const char *advice;   /* what to do if honest programs need more */
+    const char *advice;   /* a sentence: what to do if honest programs need more */
     struct lock lock;     /* a leaf; guards all below */
     struct list users;    /* those who hold something */
     uint32_t used;        /* by all of them */

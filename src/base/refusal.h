@@ -67,6 +67,7 @@ enum refusal_form {
     REFUSAL_PORT_TAKEN,  /* value: port, which another id of the host has */
     REFUSAL_PRIVILEGED,  /* value: port, which takes CAP_NET_BIND_SERVICE; low: the first one that does not */
     REFUSAL_NO_ADAPTER,  /* low, high: bytes of a GID, which no device has */
+    REFUSAL_HOLDS,       /* value is less than low, as many as the CQ or SRQ holds */
 };
 
 /* Of an argument, and of a sentence, with its end: more is not recorded. */

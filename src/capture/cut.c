@@ -488,7 +488,7 @@ static bool take_control(struct cutter *cutter, const struct capture_record *rec
                     record->src_qpn & PSN_MASK, record->opcode, record->dest_qpn & PSN_MASK);
     else if (record->packet_flags & PACKET_DROPPED)
         add_comment(cutter->pending,
-                    "SoftHCA's drop notice, which is no packet of IBA: QP 0x%06x told QP 0x%06x that it "
+                    "SoftHCA's drop notice, which is not a packet of IBA: QP 0x%06x told QP 0x%06x that it "
                     "dropped a request",
                     record->src_qpn & PSN_MASK, record->dest_qpn & PSN_MASK);
     else if (!((record->flags & CAPTURE_UNACKED) && is_response))

@@ -2,6 +2,7 @@
 /* What a destroy waits for: events that were read and not acknowledged (verbs.md §1.3). */
 #include "explain/explain.h"
 #include "explain/names.h"
+#include "rules/event_name.h"
 
 #define STACK_LINES 16u
 
@@ -51,7 +52,7 @@ static void find_overpaid(const struct view *view, struct overpaid *overpaid)
 
 static const char *type_of(const struct object *object, const struct event_record *events)
 {
-    return object->kind == OBJECT_CM_ID ? name_cm_event(events->type) : name_event(events->type);
+    return object->kind == OBJECT_CM_ID ? name_cm_event(events->type) : event_name(events->type);
 }
 
 static void add_events(struct words *words, const struct object *object, const struct event_record *events,

@@ -124,10 +124,7 @@ bool explain_busy(const struct view *view, struct out *out, enum object_kind kin
     out_string(out, "verb", object_destroy_verb(kind));
     out_string(out, "errno", "EBUSY");
     object_describe(view, out, "object", 1, &object, STACK_LINES);
-    if (holders.total)
-        out_line(out, 1, "used by:");
-    out_number(out, "holders_total", holders.total);
-    listed_describe(view, out, "holders", 2, &holders, STACK_LINES);
+    holders_describe(view, out, &holders, STACK_LINES);
     explanation_end(out);
     return true;
 }

@@ -210,18 +210,18 @@ static void check_pair(struct checking *checking, const struct end *from, const 
     if (a->attributes.path_mtu != b->attributes.path_mtu)
         report(
             checking, WRONG, "path_mtu", from, to,
-            "path_mtu has to be the same at both ends: packets of a message but the last have exactly that "
-            "length (IBA 9.7.4.1.6)",
-            "path_mtu is %u here and %u at the other end: messages that are longer than the smaller one fail",
+            "path_mtu has to be the same at both ends: every packet of a message except the last has exactly "
+            "that payload length (IBA 9.7.4.1.6)",
+            "path_mtu is %u here and %u at the other end: messages longer than the smaller of the two fail",
             mtu_bytes(a->attributes.path_mtu), mtu_bytes(b->attributes.path_mtu));
     if (a->type == IBV_QPT_RC && is_sending(a) &&
         a->attributes.max_rd_atomic > b->attributes.max_dest_rd_atomic)
         report(checking, WRONG, "max_rd_atomic", from, to,
                "max_rd_atomic of each end may be at most max_dest_rd_atomic of the other one",
-               "max_rd_atomic is %u, and max_dest_rd_atomic of the other end is %u: more READs and atomics "
-               "at a time "
-               "end the connection (IBV_WC_REM_INV_REQ_ERR)",
-               a->attributes.max_rd_atomic, b->attributes.max_dest_rd_atomic);
+               "max_rd_atomic is %u, and max_dest_rd_atomic of the other end is %u: more than %u RDMA READs "
+               "and atomics outstanding at a time end the connection (IBV_WC_REM_INV_REQ_ERR)",
+               a->attributes.max_rd_atomic, b->attributes.max_dest_rd_atomic,
+               b->attributes.max_dest_rd_atomic);
 }
 
 /* --- finding the other end -------------------------------------------------------------------------------- */
@@ -285,7 +285,10 @@ static void tell_alone(struct checking *checking, const struct end *end)
     words_add(&words, "QP 0x%06x: the other end, QP 0x%06x", object_qpn(&end->qp), qp->attributes.dest_qpn);
     words_add(&words, " at ");
     words_add_gid(&words, qp->attributes.path.destination_gid);
-    words_add(&words, ", is not there, or cannot be looked at: this end alone was checked");
+    words_add(
+        &words,
+        ", was not found in a process of this host that may be read (it is on another host, its process "
+        "belongs to another user or is not dumpable, or it has ended): only this end was checked");
     explanation_begin(end->view, checking->out, "alone", words.text);
     out_number(checking->out, "qpn", object_qpn(&end->qp));
     out_number(checking->out, "dest_qpn", qp->attributes.dest_qpn);

@@ -330,7 +330,7 @@ static void describe_events(const struct view *view, struct out *out, const char
         words_add(words, ", %u %s%s %s",
                   unacknowledged < 0 ? (uint32_t)-unacknowledged : (uint32_t)unacknowledged, what,
                   unacknowledged == 1 || unacknowledged == -1 ? "" : "s",
-                  unacknowledged < 0 ? "acknowledged in excess of those read" : "read and not acknowledged");
+                  unacknowledged < 0 ? "acknowledged too often" : "read and not acknowledged");
 }
 
 static void describe_provenance(const struct view *view, struct out *out, unsigned level,
@@ -478,4 +478,13 @@ void listed_describe(const struct view *view, struct out *out, const char *key, 
     out_end_array(out);
     if (listed->total > listed->count)
         out_line(out, level, "and %llu more", (unsigned long long)(listed->total - listed->count));
+}
+
+void holders_describe(const struct view *view, struct out *out, const struct listed *holders,
+                      unsigned stack_frames)
+{
+    if (holders->total)
+        out_line(out, 1, "used by:");
+    out_number(out, "holders_total", holders->total);
+    listed_describe(view, out, "holders", 2, holders, stack_frames);
 }

@@ -35,8 +35,8 @@ static void add_reason(struct words *words, enum drop_reason reason, const struc
         words_add(words, "%s had no receive posted", where);
         break;
     case DROP_TOO_SMALL:
-        words_add(words, "%u bytes with the 40 of the GRH, but the receive of %s has %u", drop->seen, where,
-                  drop->wanted);
+        words_add(words, "a datagram of %u bytes, 40 of them for the GRH, but the receive of %s has %u",
+                  drop->seen, where, drop->wanted);
         break;
     case DROP_STATE:
         words_add(words, "%s was in %s, in which it does not receive", where, name_qp_state(drop->seen));
@@ -106,7 +106,9 @@ static void explain_drop(const struct view *view, struct out *out, const struct 
         out_line(out, 1,
                  "the sender's wr.ud.remote_qkey has to be the qkey that ibv_modify_qp() gave this QP");
     if (reason == DROP_TOO_SMALL)
-        out_line(out, 1, "a receive of a UD QP has 40 bytes for the GRH in front of the datagram");
+        out_line(out, 1,
+                 "post receives that are 40 bytes larger than the datagram: on a UD QP the GRH comes in "
+                 "front of it");
     object_describe(view, out, "object", 1, qp, STACK_LINES);
     explanation_end(out);
 }

@@ -280,9 +280,9 @@ static void add_short_receive(struct words *words, const struct object *qp, bool
 
 static const char *read_depth_reason(const struct object *qp)
 {
-    return qp->qp.attributes.max_rd_atomic ? "READs and atomics need RC or XRC"
-                                           : "max_rd_atomic of the QP is 0, so it cannot send a READ or an "
-                                             "atomic (an attribute of ibv_modify_qp to RTS)";
+    return qp->qp.attributes.max_rd_atomic ? "RDMA READs and atomics need RC or XRC"
+                                           : "max_rd_atomic of the QP is 0, so it cannot send an RDMA READ "
+                                             "or an atomic (an attribute of ibv_modify_qp to RTS)";
 }
 
 static void add_no_receive(const struct view *view, struct words *words, const struct object *qp)
@@ -293,7 +293,7 @@ static void add_no_receive(const struct view *view, struct words *words, const s
     words_add(words, " had no receive posted (RNR NAK), and rnr_retry is %llu",
               (unsigned long long)fault->value);
     if (fault->opcode == IBV_WR_RDMA_WRITE_WITH_IMM)
-        words_add(words, " (a WRITE with immediate takes a receive, as a SEND does)");
+        words_add(words, " (an RDMA WRITE with immediate takes a receive, as a SEND does)");
     else if (qp_is_of_id(view, object_qpn(qp)))
         words_add(words, " (rnr_retry_count of the peer's rdma_conn_param)");
 }
@@ -317,7 +317,7 @@ static void add_length_reason(struct words *words, const struct object *qp)
 static const char *bind_reason(uint64_t why)
 {
     static const char *const reasons[] = {
-        [BIND_ACCEPTED] = "the bind was refused, and is possible by now",
+        [BIND_ACCEPTED] = "the bind was refused, but would succeed now",
         [BIND_NO_MW] = "no MW has the rkey that is to be bound",
         [BIND_MW_PD] = "the MW is of another PD than the QP",
         [BIND_MW_KEY] = "rkey of the work request is not that of the MW",
@@ -326,7 +326,9 @@ static const char *bind_reason(uint64_t why)
         [BIND_REGION] = "no MR that MWs can be bound to has the lkey of bind_info.mr",
         [BIND_REGION_PD] = "bind_info.mr is of another PD than the QP",
         [BIND_REGION_ACCESS] = "bind_info.mr lacks IBV_ACCESS_MW_BIND",
-        [BIND_FLAGS] = "bind_info.mw_access_flags has flags that an MW cannot have",
+        [BIND_FLAGS] =
+            ("bind_info.mw_access_flags has flags other than IBV_ACCESS_LOCAL_WRITE, _REMOTE_WRITE, "
+             "_REMOTE_READ, _REMOTE_ATOMIC and _ZERO_BASED"),
         [BIND_LOCAL_WRITE] =
             "bind_info.mw_access_flags has remote write or atomic: bind_info.mr lacks LOCAL_WRITE",
         [BIND_RANGE] = "the range of bind_info is not inside of bind_info.mr",
@@ -422,7 +424,7 @@ static void add_reason(const struct view *view, struct words *words, const struc
         words_add(words, "%s", bind_reason(value));
         return;
     case FAULT_REFERENCE:
-        words_add(words, "the peer could not read its own memory, which is unmapped by now");
+        words_add(words, "the peer could not read its own memory, which has been unmapped since");
         return;
     case FAULT_MODIFIED:
         words_add(words, "ibv_modify_qp(IBV_QPS_ERR) by ");

@@ -124,9 +124,8 @@ static void describe_no_event(const struct view *view, struct out *out, const st
     uint32_t count = unpolled(view, cq, &first), thread;
     struct words line = {.length = 0};
 
-    words_add(words,
-              "%s has %u unpolled completion%s and no event to come: ", object_label(view, object).text,
-              count, count == 1 ? "" : "s");
+    words_add(words, "%s has %u unpolled completion%s, and no completion event will be raised for %s: ",
+              object_label(view, object).text, count, count == 1 ? "" : "s", count == 1 ? "it" : "them");
     if (is_never_armed(cq) && sleeps_in_vain(view, cq->channel, &thread)) {
         words_add_thread(view, words, thread);
         words_add(words, " sleeps in ibv_get_cq_event(), and ibv_req_notify_cq() was never called");
@@ -234,10 +233,11 @@ static void describe_send_queue(const struct view *view, struct out *out, const 
     out_string(out, "hang", "send_queue_full");
     out_number(out, "slots", object->qp.send_depth);
     out_number(out, "ended", ended);
-    out_line(out, 1,
-             "%u of them have ended; their slots are free once the completion of a later, signaled one is "
-             "polled, but no later one is signaled",
-             ended);
+    out_line(
+        out, 1,
+        "%u of them have completed; their slots are free once the completion of a later, signaled one is "
+        "polled, but no later one is signaled",
+        ended);
     out_line(out, 1, "ibv_post_send() returns ENOMEM from now on; signal at least one of each %u requests",
              object->qp.send_depth);
 }
@@ -385,15 +385,14 @@ static void describe_connecting(const struct view *view, struct out *out, const 
     if (!there)
         words_add(words, "none has come from ");
     else if (there->header.pid == view->header.pid)
-        words_add(words, "it was %s in this process, by ",
-                  answerer.given ? "read, and not answered," : "not read");
+        words_add(words, "this process, which listens at ");
     else
-        words_add(words,
-                  answerer.given
-                      ? "process %d has read it and called neither rdma_accept() nor rdma_reject(), at "
-                      : "it lies unread in the event channel of process %d, for ",
-                  (int)(there->pid ? there->pid : there->header.pid));
+        words_add(words, "process %d, which listens at ", (int)(there->pid ? there->pid : there->header.pid));
     add_place(words, object->id.destination, object->id.destination_port);
+    if (there)
+        words_add(words, ", has %s",
+                  answerer.given ? "read it and called neither rdma_accept() nor rdma_reject()"
+                                 : "not read it (rdma_get_cm_event)");
     explanation_begin(view, out, "hang", words->text);
     out_string(out, "hang", "connecting");
     if (there) {

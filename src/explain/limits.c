@@ -8,7 +8,8 @@ void words_add_too_many_reads(struct words *words, const struct object *requeste
 {
     unsigned long long limit = responder->qp.fault.wanted;
 
-    words_add(words, "more READs and atomics at once than max_dest_rd_atomic of QP 0x%06x permits (%llu): ",
+    words_add(words,
+              "more RDMA READs and atomics at once than max_dest_rd_atomic of QP 0x%06x permits (%llu): ",
               object_qpn(responder), limit);
     if (requester)
         words_add(words, "max_rd_atomic of QP 0x%06x is %u, but may be at most %llu", object_qpn(requester),

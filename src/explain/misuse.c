@@ -46,13 +46,12 @@ static void describe_call(const struct view *view, struct out *out, const char *
 static const char *advice(enum misuse_form form, const char *object)
 {
     if (form == MISUSE_CHANNEL)
-        return "destroy all ids of an event channel before the channel; with rdma-core this use of freed "
+        return "destroy all cm_ids of an event channel before the channel; with rdma-core this use of freed "
                "memory may "
                "crash the program";
     if (form == MISUSE_TWICE && strncmp(object, "QP ", 3) == 0)
-        return "destroy each QP only once: one of rdma_create_qp() by rdma_destroy_qp() or "
-               "rdma_destroy_ep(), every "
-               "other by ibv_destroy_qp()";
+        return "destroy each QP only once: a QP that rdma_create_qp() made with rdma_destroy_qp() or "
+               "rdma_destroy_ep(), any other with ibv_destroy_qp()";
     return "with rdma-core this use of freed memory may crash the program";
 }
 

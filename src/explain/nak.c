@@ -113,7 +113,8 @@ void words_add_nak(struct words *words, const struct object *qp)
         break;
     }
     if (qp->qp.path.kind == PATH_WIRE)
-        words_add(words, ". If the peer runs SoftHCA, softhca why there has the one cause");
+        words_add(words, ". Which of these it is: softhca why on that host, if the peer runs SoftHCA");
     else
-        words_add(words, ". softhca why %d, as its user, has the one cause", (int)qp->qp.path.peer_pid);
+        words_add(words, ". Which of these it is: softhca why %d, as the user of that process",
+                  (int)qp->qp.path.peer_pid);
 }

@@ -33,26 +33,6 @@ const char *name_qp_state(uint32_t state)
     return NAME_OF(names, state);
 }
 
-const char *name_event(uint32_t type)
-{
-    static const char *const names[] = {
-        [IBV_EVENT_CQ_ERR] = "IBV_EVENT_CQ_ERR",
-        [IBV_EVENT_QP_FATAL] = "IBV_EVENT_QP_FATAL",
-        [IBV_EVENT_QP_REQ_ERR] = "IBV_EVENT_QP_REQ_ERR",
-        [IBV_EVENT_QP_ACCESS_ERR] = "IBV_EVENT_QP_ACCESS_ERR",
-        [IBV_EVENT_COMM_EST] = "IBV_EVENT_COMM_EST",
-        [IBV_EVENT_SQ_DRAINED] = "IBV_EVENT_SQ_DRAINED",
-        [IBV_EVENT_PATH_MIG] = "IBV_EVENT_PATH_MIG",
-        [IBV_EVENT_PATH_MIG_ERR] = "IBV_EVENT_PATH_MIG_ERR",
-        [IBV_EVENT_SRQ_ERR] = "IBV_EVENT_SRQ_ERR",
-        [IBV_EVENT_SRQ_LIMIT_REACHED] = "IBV_EVENT_SRQ_LIMIT_REACHED",
-        [IBV_EVENT_QP_LAST_WQE_REACHED] = "IBV_EVENT_QP_LAST_WQE_REACHED",
-        [IBV_EVENT_WQ_FATAL] = "IBV_EVENT_WQ_FATAL",
-    };
-
-    return NAME_OF(names, type);
-}
-
 const char *name_status(uint32_t status)
 {
     static const char *const names[] = {
@@ -171,9 +151,8 @@ const char *name_path_why(uint32_t why)
         [PATH_WHY_UNUSED] = "no MR of the peer that was accessed so far is mapped (softhca ps of the peer "
                             "process has the reason at "
                             "each MR)",
-        [PATH_WHY_REFUSED] =
-            "the kernel refuses process_vm_writev and process_vm_readv since the connection was made "
-            "(a seccomp filter)",
+        [PATH_WHY_REFUSED] = "the kernel has begun to refuse process_vm_writev and process_vm_readv since "
+                             "the connection was made (a seccomp filter)",
         [PATH_WHY_CAPTURE] = "softhca capture records each request as packets",
         [PATH_WHY_FAULTS] = "injected faults of packets are loaded, so each request goes as packets",
         [PATH_WHY_PEER_FAULTS] =
@@ -206,3 +185,19 @@ const char *name_errno(uint32_t error)
 
     return name ? name : "an error";
 }
+
+const struct network_name network_names[NETWORK_COUNTERS] = {
+    {"packets_sent", "RoCEv2 packets sent", NULL},
+    {"packets_received", "RoCEv2 packets received", NULL},
+    {"bytes_sent", "Bytes of RoCEv2 packets sent", NULL},
+    {"bytes_received", "Bytes of RoCEv2 packets received", NULL},
+    {"bad_icrc", "Packets dropped because their ICRC was wrong", "with bad ICRC (dropped)"},
+    {"malformed", "Packets dropped because they were malformed", "malformed"},
+    {"unknown_qpn", "Packets dropped because no QP has their destination QPN", "for unknown QPNs"},
+    {"forwarded", "Packets forwarded to other processes of this host", NULL},
+    {"forwarded_here", "Packets forwarded by other processes of this host", NULL},
+    {"not_sent", "Packets that the kernel refused to send", "not sent (kernel error)"},
+    {"congested", "Packets received with the ECN mark Congestion Experienced", "ECN-CE marked"},
+    {"cnps_received", "Congestion notification packets received", "CNPs received"},
+    {"cnps_sent", "Congestion notification packets sent", "CNPs sent"},
+};

@@ -313,7 +313,7 @@ const char *object_kind_name(enum object_kind kind, uint64_t count)
         [OBJECT_IND_TABLE] = {"indirection table", "indirection tables"},
         [OBJECT_AH] = {"AH", "AHs"},
         [OBJECT_ATTACHMENT] = {"multicast group", "multicast groups"},
-        [OBJECT_CM_ID] = {"id", "ids"},
+        [OBJECT_CM_ID] = {"cm_id", "cm_ids"},
         [OBJECT_TD] = {"TD", "TDs"},
         [OBJECT_XRCD] = {"XRCD", "XRCDs"},
         [OBJECT_DM] = {"DM", "DMs"},
@@ -367,7 +367,7 @@ static void add_address(struct words *words, const uint8_t gid[16], uint16_t por
 
 static void add_id(struct words *words, const struct object *object)
 {
-    words_add(words, "id %u", object->number);
+    words_add(words, "cm_id %u", object->number);
     if (!object->id.source_port && !object->id.destination_port)
         return;
     words_add(words, " from ");
@@ -422,8 +422,6 @@ static void add_label(struct words *words, const struct object *object)
         words_add(words, "DM %u of %llu bytes", object->number, (unsigned long long)object->item.length);
         break;
     case OBJECT_COUNTERS:
-        words_add(words, "counters %u", object->number);
-        break;
     case OBJECT_CQ:
     case OBJECT_CHANNEL:
     case OBJECT_SRQ:

@@ -92,6 +92,9 @@ void object_describe_failed(const struct view *view, struct out *out, const char
 /* All of a list. */
 void listed_describe(const struct view *view, struct out *out, const char *key, unsigned level,
                      const struct listed *listed, unsigned stack_frames);
+/* "used by:", and all of them. */
+void holders_describe(const struct view *view, struct out *out, const struct listed *holders,
+                      unsigned stack_frames);
 
 /* processes.c: threads, stacks, times */
 

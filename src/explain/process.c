@@ -56,10 +56,7 @@ bool explain_object(const struct view *view, struct out *out, enum object_kind k
         sender_describe(view, out, 2, &object);
     }
     refusals_describe(view, out, 2, kind, kind == OBJECT_QP ? object_qpn(&object) : number);
-    if (holders.total)
-        out_line(out, 1, "used by:");
-    out_number(out, "holders_total", holders.total);
-    listed_describe(view, out, "holders", 2, &holders, STACK_LINES);
+    holders_describe(view, out, &holders, STACK_LINES);
     explanation_end(out);
     return true;
 }
@@ -211,24 +208,7 @@ static bool describe_listed(const struct view *view, const struct object *object
 static void network_describe(const struct view *view, struct out *out)
 {
     const struct network_counters *network = &view->header.network;
-    const struct {
-        const char *key, *words; /* words: counters of errors, printed if not 0 */
-        uint64_t count;
-    } counts[] = {
-        {"packets_sent", NULL, network->packets_sent},
-        {"bytes_sent", NULL, network->bytes_sent},
-        {"packets_received", NULL, network->packets_received},
-        {"bytes_received", NULL, network->bytes_received},
-        {"handed_on", NULL, network->forwarded},
-        {"brought", NULL, network->forwarded_to_us},
-        {"bad_icrc", "with bad ICRC (dropped)", network->bad_icrc},
-        {"malformed", "malformed", network->malformed},
-        {"strangers", "for unknown QPNs", network->unknown_qpn},
-        {"not_sent", "not sent (kernel error)", network->not_sent},
-        {"congested", "ECN-CE marked", network->congested},
-        {"notified", "CNPs received", network->cnps_received},
-        {"notifying", "CNPs sent", network->cnps_sent},
-    };
+    uint64_t counts[NETWORK_COUNTERS];
     struct words words = {.length = 0};
 
     if (!network->packets_sent && !network->packets_received && !network->not_sent && !network->bad_icrc)
@@ -236,11 +216,12 @@ static void network_describe(const struct view *view, struct out *out)
     words_add(&words, "network: %llu packets (%llu bytes) sent, %llu (%llu bytes) received",
               (unsigned long long)network->packets_sent, (unsigned long long)network->bytes_sent,
               (unsigned long long)network->packets_received, (unsigned long long)network->bytes_received);
+    memcpy(counts, network, sizeof(counts));
     out_begin(out, "network");
-    for (unsigned i = 0; i < array_size(counts); i++) {
-        out_number(out, counts[i].key, counts[i].count);
-        if (counts[i].words && counts[i].count)
-            words_add(&words, ", %llu %s", (unsigned long long)counts[i].count, counts[i].words);
+    for (unsigned i = 0; i < NETWORK_COUNTERS; i++) {
+        out_number(out, network_names[i].name, counts[i]);
+        if (network_names[i].told && counts[i])
+            words_add(&words, ", %llu %s", (unsigned long long)counts[i], network_names[i].told);
     }
     out_end(out);
     out_line(out, 1, "%s", words.text);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Threads, stacks, times and numbers as text. */
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -8,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/gid_text.h"
 #include "explain/objects.h"
 #include "explain/symbols.h"
 
@@ -50,14 +50,9 @@ void words_add_one_wr_id(struct words *words, uint64_t wr_id)
 
 void words_add_gid(struct words *words, const uint8_t gid[16])
 {
-    static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
-    char text[INET6_ADDRSTRLEN] = "?";
+    char text[GID_TEXT];
 
-    if (memcmp(gid, mapped, sizeof(mapped)) == 0)
-        inet_ntop(AF_INET, gid + 12, text, sizeof(text));
-    else
-        inet_ntop(AF_INET6, gid, text, sizeof(text));
-    words_add(words, "%s", text);
+    words_add(words, "%s", gid_text(gid, text));
 }
 
 /* --- threads and processes ------------------------------------------------------------------------------ */

@@ -46,8 +46,8 @@ static void add_queue(struct words *words, const struct refused_record *record, 
 
     if (record->form == REFUSAL_SILENT)
         words_add(words,
-                  "the send queue is permanently full: all %llu slots hold work requests that have ended, "
-                  "and none of them was posted with IBV_SEND_SIGNALED",
+                  "the send queue is permanently full: all %llu slots hold work requests that have "
+                  "completed, and none of them was posted with IBV_SEND_SIGNALED",
                   slots);
     else if (!slots)
         words_add(words, "the %s has no slots: it was created with %s 0", argument, length_of(argument));
@@ -97,6 +97,13 @@ static bool add_value_reason(struct words *words, const struct refused_record *r
             "%s belongs to another struct ibv_context (ibv_open_device) than the other objects of the call",
             argument);
         return true;
+    case REFUSAL_HOLDS:
+        words_add(words, "%s is %llu, but the ", argument, bits);
+        if (record->kind == OBJECT_CQ)
+            words_add(words, "CQ holds %llu unpolled completion%s", low, low == 1 ? "" : "s");
+        else
+            words_add(words, "SRQ has %llu receive%s posted", low, low == 1 ? "" : "s");
+        return true;
     case REFUSAL_OTHER_PD:
         words_add(words, "%s belongs to PD %llu, but the QP to PD %llu", argument, bits, low);
         return true;
@@ -123,7 +130,7 @@ static bool add_value_reason(struct words *words, const struct refused_record *r
         words_add(words, "out of memory");
         return true;
     case REFUSAL_HAS_ONE:
-        words_add(words, "the id already has %s", argument);
+        words_add(words, "the cm_id already has %s", argument);
         return true;
     case REFUSAL_SENTENCE:
         words_add(words, "%s", argument);
@@ -193,8 +200,10 @@ static bool add_path_reason(struct words *words, const struct refused_record *re
     switch (record->form) {
     case REFUSAL_MTU:
         if (value < IBV_MTU_256 || value > IBV_MTU_4096)
-            words_add(words, "%s is %lld, which is no enum ibv_mtu (IBV_MTU_256 is 1, IBV_MTU_4096 is 5)",
-                      argument, value);
+            words_add(
+                words,
+                "%s is %lld, which is not a value of enum ibv_mtu (IBV_MTU_256 is 1, IBV_MTU_4096 is 5)",
+                argument, value);
         else
             words_add(words, "%s is IBV_MTU_%u, but may be at most the port's active_mtu, IBV_MTU_%u",
                       argument, 128u << value, 128u << (low & 7));
@@ -294,20 +303,21 @@ static bool add_id_reason(struct words *words, const struct refused_record *reco
 
     switch (record->form) {
     case REFUSAL_ID_STATE:
-        words_add(words, "the id is in state \"%s\", but has to be \"", name_id_state((uint32_t)value));
+        words_add(words, "the cm_id is in state \"%s\", but has to be \"", name_id_state((uint32_t)value));
         words_add_choice(words, low, name_id_state);
         words_add(words, "\"");
         return true;
     case REFUSAL_UNCONNECTED:
         if (low)
-            words_add(words, "the id is of RDMA_PS_UDP, which has no connections");
+            words_add(words, "the cm_id is of RDMA_PS_UDP, which has no connections");
         else
-            words_add(words, "the id is not connected (state \"%s\")", name_id_state((uint32_t)value));
+            words_add(words, "the cm_id is not connected (state \"%s\")", name_id_state((uint32_t)value));
         return true;
     case REFUSAL_NO_DEVICE:
-        words_add(words, "the id has no device yet: rdma_resolve_addr() and its event, or rdma_bind_addr() "
-                         "to an address of one "
-                         "device, come first");
+        words_add(words,
+                  "the cm_id has no device yet: rdma_resolve_addr() and its event, or rdma_bind_addr() "
+                  "to an address of one "
+                  "device, come first");
         return true;
     case REFUSAL_NOT_OF_ID:
         words_add(words, "%s belongs to another struct ibv_context than id->verbs", argument);

@@ -161,7 +161,9 @@ bool words_add_watched_sender(const struct view *view, struct words *words, cons
     struct send_wqe oldest, wqe;
 
     if (qp->qp.unseen & UNSEEN_SENDS) {
-        words_add(words, "sends are posted past libibverbs (direct verbs) and not seen");
+        words_add(
+            words,
+            "sends are posted directly to the NIC (mlx5dv, UCX), not through libibverbs, and are not seen");
         return true;
     }
     if (!outstanding)
@@ -175,9 +177,8 @@ bool words_add_watched_sender(const struct view *view, struct words *words, cons
         words_add_duration(words, view_stamp_age(view, oldest.stamp));
     }
     if (!signaled && outstanding >= qp->qp.send_depth)
-        words_add(words,
-                  ": none of them is signaled, and they fill the send queue: no completion will free a slot "
-                  "(IBV_SEND_SIGNALED), unless the adapter frees them by itself");
+        words_add(words, ": none of them is signaled, and they fill the send queue: no completion will free "
+                         "a slot (IBV_SEND_SIGNALED), unless the NIC frees them by itself");
     else if (!signaled)
         words_add(words, ": unsignaled, so there will be none");
     else

@@ -102,7 +102,7 @@ static int shown(struct word word)
 
 static bool unknown(const struct parser *parser, const char *what, struct word word, const char *nearest)
 {
-    return fail(parser, "'%.*s' is no %s; the nearest is '%s'", shown(word), word.at, what, nearest);
+    return fail(parser, "'%.*s' is not %s; the nearest is '%s'", shown(word), word.at, what, nearest);
 }
 
 static bool read_number(const struct parser *parser, struct word word, const char *key, uint64_t least,
@@ -171,7 +171,7 @@ static bool read_errno(const struct parser *parser, struct word word)
     const char *nearest;
 
     parser->rule->error = inject_errno(word.at, word.length, &nearest);
-    return parser->rule->error || unknown(parser, "errno", word, nearest);
+    return parser->rule->error || unknown(parser, "an errno", word, nearest);
 }
 
 static bool read_opcodes(const struct parser *parser, struct word word)
@@ -179,7 +179,7 @@ static bool read_opcodes(const struct parser *parser, struct word word)
     const char *nearest;
 
     parser->rule->opcodes = inject_opcodes(word.at, word.length, &nearest);
-    return parser->rule->opcodes || unknown(parser, "opcode", word, nearest);
+    return parser->rule->opcodes || unknown(parser, "an opcode", word, nearest);
 }
 
 static bool read_side(const struct parser *parser, struct word word)
@@ -189,7 +189,7 @@ static bool read_side(const struct parser *parser, struct word word)
     int side = inject_find(sides, 2, word.at, word.length);
 
     if (side < 0)
-        return unknown(parser, "side", word, inject_nearest(sides, 2, word.at, word.length));
+        return unknown(parser, "a side", word, inject_nearest(sides, 2, word.at, word.length));
     parser->rule->side = (uint8_t)side;
     return true;
 }
@@ -200,7 +200,7 @@ static bool read_class(const struct parser *parser, struct word word)
     int found = inject_find(classes, INJECT_CLASSES, word.at, word.length);
 
     if (found < 0)
-        return unknown(parser, "class of packets", word,
+        return unknown(parser, "a class of packets", word,
                        inject_nearest(classes, INJECT_CLASSES, word.at, word.length));
     parser->rule->of = (uint8_t)found;
     return true;
@@ -211,7 +211,7 @@ static bool read_at(const struct parser *parser, struct word word)
     int call = inject_find(inject_call_names, INJECT_CALLS, word.at, word.length);
 
     if (call < 0)
-        return unknown(parser, "call at which an event can happen", word,
+        return unknown(parser, "a call at which an event can happen", word,
                        inject_nearest(inject_call_names, INJECT_CALLS, word.at, word.length));
     parser->rule->at = (uint8_t)call;
     return true;
@@ -237,7 +237,7 @@ static bool read_reason(const struct parser *parser, struct word word)
     const char *nearest;
 
     parser->rule->value = inject_reason(word.at, word.length, &nearest);
-    return parser->rule->value || unknown(parser, "reason of a REJ", word, nearest);
+    return parser->rule->value || unknown(parser, "a reason of a REJ", word, nearest);
 }
 
 static bool read_value(struct parser *parser, enum key key, struct word word)
@@ -327,20 +327,20 @@ static bool read_kind(const struct parser *parser, struct word kind, struct word
         const char *const *words;
         size_t count;
     } kinds[INJECT_KINDS] = {
-        [INJECT_CALL] = {"call that can be made to fail", inject_call_names, INJECT_CALLS},
-        [INJECT_LIMIT] = {"limit that can be lowered", inject_limit_names, INJECT_LIMITS},
-        [INJECT_COMPLETION] = {"status that can be injected", inject_outcome_names, INJECT_OUTCOMES},
-        [INJECT_EVENT] = {"event that can be injected", inject_event_names, INJECT_EVENTS},
-        [INJECT_PACKET] = {"thing that can happen to packets", inject_packet_names, INJECT_PACKETS},
-        [INJECT_CM] = {"event of a connection that can be injected", inject_cm_names, INJECT_CMS},
+        [INJECT_CALL] = {"a call that can be made to fail", inject_call_names, INJECT_CALLS},
+        [INJECT_LIMIT] = {"a limit that can be lowered", inject_limit_names, INJECT_LIMITS},
+        [INJECT_COMPLETION] = {"a status that can be injected", inject_outcome_names, INJECT_OUTCOMES},
+        [INJECT_EVENT] = {"an event that can be injected", inject_event_names, INJECT_EVENTS},
+        [INJECT_PACKET] = {"a thing that can happen to packets", inject_packet_names, INJECT_PACKETS},
+        [INJECT_CM] = {"an event of a connection that can be injected", inject_cm_names, INJECT_CMS},
     };
     int found = inject_find(inject_kind_names, INJECT_KINDS, kind.at, kind.length), index;
 
     if (found < 0)
-        return unknown(parser, "kind of fault", kind,
+        return unknown(parser, "a kind of fault", kind,
                        inject_nearest(inject_kind_names, INJECT_KINDS, kind.at, kind.length));
     if (!what.at)
-        return fail(parser, "'%s' needs '=' and a %s", inject_kind_names[found], kinds[found].name);
+        return fail(parser, "'%s' needs '=' and %s", inject_kind_names[found], kinds[found].name);
     index = inject_find(kinds[found].words, kinds[found].count, what.at, what.length);
     if (index < 0)
         return unknown(parser, kinds[found].name, what,
@@ -355,14 +355,14 @@ static bool read_key(struct parser *parser, struct word key, struct word value)
     int found = inject_find(key_names, KEYS, key.at, key.length);
 
     if (found < 0)
-        return unknown(parser, "key", key, inject_nearest(key_names, KEYS, key.at, key.length));
+        return unknown(parser, "a key", key, inject_nearest(key_names, KEYS, key.at, key.length));
     if (!(key_kinds[found] & OF(parser->rule->kind)))
         return fail(parser, "'%s' has no meaning with '%s='", key_names[found],
                     inject_kind_names[parser->rule->kind]);
     if (!value.at)
         return fail(parser, "'%s' needs '=' and a value", key_names[found]);
     if (parser->seen & 1u << found)
-        return fail(parser, "'%s' is there twice", key_names[found]);
+        return fail(parser, "'%s' is given twice", key_names[found]);
     parser->seen |= 1u << found;
     return read_value(parser, (enum key)found, value);
 }

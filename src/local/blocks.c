@@ -195,8 +195,8 @@ static int bind_any_block(int fd, bool is_area, uint32_t *ret_number)
         return error;
     error = bind_block_of_user(fd, is_area, ret_number);
     if (!error && !told)
-        log_warn("the QP numbers of this host are nearly used up: this process uses some of those "
-                 "that are kept for each user; end programs that are not needed (softhca ps lists them)");
+        log_warn("the QP numbers of this host are nearly used up: this process now takes numbers from the "
+                 "reserve of its user; end programs that are not needed (softhca ps lists them)");
     told = true;
     return error;
 }

@@ -67,6 +67,17 @@ static struct control *control_new(const struct control_request *request, int fi
     return control;
 }
 
+static const char *command_name(enum control_subject subject)
+{
+    switch (subject) {
+    case CONTROL_CAPTURE:
+        return "softhca capture";
+    case CONTROL_FAULTS:
+        return "softhca fault";
+    }
+    return "a softhca command that this version does not know";
+}
+
 static void control_free(struct control *control)
 {
     list_remove(&control->node);
@@ -88,12 +99,18 @@ static void socket_ready(struct event_source *source, uint32_t events)
     container_of(source, struct control, socket)->state = CONTROL_ENDS;
 }
 
-static const char *why_not_now(const struct handshake *handshake, const struct control_request *request)
+/* For the tool's user. *ret_logged: the same for this process's log. */
+static const char *why_not_now(const struct handshake *handshake, const struct control_request *request,
+                               const char **ret_logged)
 {
     _Static_assert(CONTROL_SECRET_BYTES == LINK_SECRET_BYTES, "the same secret");
-    if (!ptrace_access_or_secret(handshake->socket.fd, request->secret))
+    *ret_logged = NULL;
+    if (!ptrace_access_or_secret(handshake->socket.fd, request->secret)) {
+        *ret_logged = "that it may ptrace this process cannot be verified (required: that process has the "
+                      "user, group, user namespace and capabilities of this one, which is dumpable)";
         return "it cannot verify that softhca may ptrace it: run softhca as its user and group, in its user "
                "namespace, or as root; a setuid program always refuses";
+    }
     if (control_count == CONTROLS_MAX)
         return "too many softhca commands are attached to the process";
     return NULL;
@@ -101,13 +118,14 @@ static const char *why_not_now(const struct handshake *handshake, const struct c
 
 void control_receive(struct handshake *handshake, const struct control_request *request, int file)
 {
-    const char *why = why_not_now(handshake, request);
+    const char *logged, *why = why_not_now(handshake, request, &logged);
     struct control *control = why ? NULL : control_new(request, file);
 
     if (!control) {
         why = why ? why : "the process is out of memory";
-        log_info("control request of process %d (uid %u) refused: %s", (int)handshake->peer.pid,
-                 (unsigned)handshake->peer.uid, why);
+        log_info("%s of process %d (uid %u) refused: %s",
+                 command_name((enum control_subject)request->subject), (int)handshake->peer.pid,
+                 (unsigned)handshake->peer.uid, logged ? logged : why);
         answer(handshake->socket.fd, (enum control_subject)request->subject, CONTROL_REFUSED, why);
         fd_close(file);
         handshake_fail(handshake);
@@ -136,7 +154,7 @@ static void decide(struct control *control)
         local.ops->control ? local.ops->control(control->subject, control->file, why, sizeof(why)) : -ENOSYS;
 
     if (result < 0) {
-        log_info("request %u of a softhca command refused: %s", (unsigned)control->subject, why);
+        log_info("%s refused: %s", command_name(control->subject), why);
         answer(control->socket.fd, control->subject, CONTROL_REFUSED, why);
         control_free(control);
         return;

@@ -198,7 +198,8 @@ void handshake_serve_segment_request(struct handshake *handshake)
     if (!granted)
         log_info(
             "process %d (uid %u) may not read the SoftHCA state of this process, because its ptrace access "
-            "cannot be verified (same user and group in the same user namespace, and dumpable); "
+            "cannot be verified (required: that process has the user, group, user namespace and capabilities "
+            "of this one, which is dumpable); "
             "communication "
             "does not need it",
             (int)handshake->peer.pid, (unsigned)handshake->peer.uid);

@@ -39,7 +39,7 @@ static _Atomic unsigned links_end = SELF_INDEX + 1; /* slots from here on are NU
 static _Atomic(struct link *) *block_table;         /* BLOCKS slots: link to the owner; NULL: unknown */
 static _Atomic bool any_broken;
 static struct budget links_of_others = BUDGET_INIT(
-    links_of_others, "shared-memory links", "let fewer processes of that user communicate with this one");
+    links_of_others, "shared-memory links", "Let fewer processes of that user communicate with this one");
 static uint64_t last_serial = SELF_SERIAL; /* multiple of LINKS_MAX; helper thread */
 
 int link_start(void)
@@ -382,8 +382,9 @@ void link_declare_broken(struct link *link, const char *what)
 {
     if (atomic_exchange_explicit(&link->broken, true, memory_order_relaxed))
         return;
-    log_error("peer process %d (uid %u) wrote %s to the shared ring: link closed", (int)link->peer_pid,
-              (unsigned)link->peer_uid, what);
+    log_error("peer process %d (uid %u) wrote %s to the shared ring (a bug there, or an attack): link "
+              "closed, so requests to it end as if that process had ended (IBV_WC_RETRY_EXC_ERR)",
+              (int)link->peer_pid, (unsigned)link->peer_uid, what);
     atomic_store_explicit(&any_broken, true, memory_order_release);
     local_kick();
 }

@@ -200,7 +200,8 @@ static void set_timer(ns_t when)
         setting.it_value.tv_nsec = (long)(when % NS_PER_S) | 1; /* all zero would disarm it */
     }
     if (timerfd_settime(timer.fd, TFD_TIMER_ABSTIME, &setting, NULL) < 0)
-        log_error("helper thread: timerfd_settime: %m");
+        log_error("the helper thread cannot set its timer (timerfd_settime: %m): handshakes expire late, and "
+                  "processes that sleep may be woken late");
 }
 
 bool local_dispatch(bool *ret_look_later)

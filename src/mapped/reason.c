@@ -6,7 +6,7 @@ static const char *const texts[] = {
     [MAPPED_OFF] = "switched off by SOFTHCA_MAPPED=0",
     [MAPPED_PARTIAL_PAGE] = "shares a page with memory outside of the region",
     [MAPPED_NOTHING_THERE] = "no memory is mapped at this address",
-    [MAPPED_NOT_WRITABLE] = "not readable and writable for the program",
+    [MAPPED_NOT_WRITABLE] = "memory that the program cannot both read and write",
     [MAPPED_EXECUTABLE] = "executable memory",
     [MAPPED_PRIVATE_FILE] = "a private mapping of a file or of huge pages",
     [MAPPED_STACK] = "a thread stack or thread control block",

@@ -261,8 +261,8 @@ static void network(const struct crowd *crowd)
     char name[64];
 
     for (unsigned which = 0; which < STATS_NET; which++) {
-        snprintf(name, sizeof(name), "network_%s_total", stats_network_name(which));
-        family(crowd->text, name, "counter", stats_network_help(which));
+        snprintf(name, sizeof(name), "network_%s_total", network_names[which].name);
+        family(crowd->text, name, "counter", network_names[which].help);
         for (unsigned i = 0; i < crowd->count; i++) {
             begin(crowd->text, name, &crowd->processes[i], NULL);
             end(crowd->text, crowd->processes[i].network[which]);
@@ -281,8 +281,8 @@ void stats_prometheus(struct stats_text *text, const struct stats_process *proce
            "Processes that use SoftHCA, and whose state cannot be read (of another user, or not dumpable)");
     add(text, "softhca_processes_hidden %u\n", hidden);
     requests(&crowd, "requests_total",
-             "Work requests begun; executed_by packets: sent as packets, requester: executed by itself "
-             "(mapped memory, kernel copy)",
+             "Work requests begun. executed_by packets: sent to the peer as packets; executed_by requester: "
+             "executed by the requester, without packets (mapped memory, kernel copy)",
              false);
     requests(&crowd, "request_bytes_total", "Payload bytes of the work requests in softhca_requests_total",
              true);

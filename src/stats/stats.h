@@ -11,12 +11,13 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "explain/names.h"
 #include "explain/view.h"
 
 #define STATS_DEVICE 64
-#define STATS_PATHS  9  /* enum path_kind */
-#define STATS_STATES 8  /* enum ibv_qp_state */
-#define STATS_NET    13 /* struct network_counters */
+#define STATS_PATHS  9 /* enum path_kind */
+#define STATS_STATES 8 /* enum ibv_qp_state */
+#define STATS_NET    NETWORK_COUNTERS
 
 /* Of payload, by the way that it goes: a READ brings bytes in. */
 struct stats_flow {
@@ -85,8 +86,6 @@ uint64_t stats_latency_count(const struct traffic_record *traffic);
 
 /* names.c */
 const char *stats_kind_name(enum traffic_kind kind); /* "send"; NULL: not shown */
-const char *stats_network_name(unsigned which);      /* "packets_sent" */
-const char *stats_network_help(unsigned which);
 
 /* port.c: the counters of a port by the names that drivers give them in sysfs. */
 #define STATS_FILES_MAX 64

@@ -3,9 +3,12 @@
  * of another user the port owner has it. The kernel reports memberships to the network (IGMP, MLD). */
 #include <errno.h>
 #include <linux/futex.h>
+#include <net/if.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/gid_text.h"
 #include "base/log.h"
 #include "base/sys.h"
 #include "udp/control_message.h"
@@ -41,14 +44,29 @@ static struct group *find(const uint8_t gid[16], uint32_t ifindex)
 
 /* --- helper thread ------------------------------------------------------------------------------- */
 
+void groups_not_joined(const uint8_t gid[16], uint32_t ifindex, const struct ucred *client, int error)
+{
+    char group[GID_TEXT], interface[IF_NAMESIZE], whose[64] = "";
+    int saved = errno;
+
+    if (!if_indextoname(ifindex, interface))
+        snprintf(interface, sizeof(interface), "%u", ifindex);
+    if (client)
+        snprintf(whose, sizeof(whose), " for client process %d (uid %u)", (int)client->pid,
+                 (unsigned)client->uid);
+    log_warn("cannot join multicast group %s on interface %s%s: %s. Datagrams of that group from other hosts "
+             "do not arrive",
+             gid_text(gid, group), interface, whose, strerror(-error));
+    errno = saved;
+}
+
 static void settle(struct group *group, int result)
 {
     if (group->result == result)
         return;
     group->result = result;
     if (result != 0 && result != -EINPROGRESS)
-        log_error("cannot join a multicast group on interface index %u: %s", group->ifindex,
-                  strerror(-result));
+        groups_not_joined(group->gid, group->ifindex, NULL, result);
     atomic_fetch_add_explicit(&results, 1, memory_order_release);
     sys_futex((uint32_t *)&results, FUTEX_WAKE_PRIVATE, INT32_MAX, NS_NEVER);
 }

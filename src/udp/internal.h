@@ -157,6 +157,8 @@ enum groups_mode {
 void groups_step(enum groups_mode mode, int upstream, uint32_t *serial, uint32_t acknowledged);
 /* The port owner changed: every group has to be declared again. */
 void groups_forget_declarations(void);
+/* Logs it. client: of another user, for which it was tried; NULL: for this process. */
+void groups_not_joined(const uint8_t gid[16], uint32_t ifindex, const struct ucred *client, int error);
 void groups_after_fork_in_child(void);
 
 /* --- forwarding.c ----------------------------------------------------------------------------------- */

@@ -5,12 +5,12 @@
  *
  * The ICRC covers the IPv4 identification, which a UDP socket neither sets nor reports. On an unconnected socket
  * with DF the kernel uses 0 for the first segment of a datagram and increments it for each further one. */
-#include <arpa/inet.h>
 #include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
 
+#include "base/gid_text.h"
 #include "base/log.h"
 #include "base/sys.h"
 #include "udp/internal.h"
@@ -193,16 +193,14 @@ static unsigned prepare_run(struct udp_lane *lane, bool is_ipv4)
 
 static void log_not_sent(struct udp_lane *lane, const struct message *message, int error)
 {
-    char text[INET6_ADDRSTRLEN];
+    char text[GID_TEXT];
 
     if (lane->logged_error == error)
         return;
     lane->logged_error = error;
-    if (ipudp_gid_is_ipv4(message->path.destination))
-        inet_ntop(AF_INET, message->path.destination + 12, text, sizeof(text));
-    else
-        inet_ntop(AF_INET6, message->path.destination, text, sizeof(text));
-    log_warn("cannot send packets of %u bytes to %s: %s", message->segment, text, strerror(-error));
+    log_warn("cannot send packets of %u bytes to %s: %s; they are dropped (EMSGSIZE: the MTU of the route is "
+             "smaller: use a smaller path_mtu; EPERM: a firewall)",
+             message->segment, gid_text(message->path.destination, text), strerror(-error));
 }
 
 static void drop_first(struct udp_lane *lane, int error)

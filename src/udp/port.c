@@ -94,7 +94,9 @@ static void __attribute__((format(printf, 1, 2))) set_off(const char *format, ..
     vsnprintf(reason, sizeof(reason), format, arguments);
     va_end(arguments);
     lock_release(&reason_lock);
-    log_error("cannot receive from the network: %s", reason);
+    log_error("cannot receive from the network: %s. Traffic within this host is not affected. The next QP "
+              "that needs the network tries again, after %u s at the earliest",
+              reason, (unsigned)(OFF_FOR / NS_PER_S));
     discovery_end();
     off_until = sys_now() + OFF_FOR;
     retry_at = NS_NEVER;
@@ -401,7 +403,8 @@ static void set_timer(ns_t when, int flags)
         setting.it_value.tv_nsec = (long)(when % NS_PER_S) | 1; /* all zero would disarm it */
     }
     if (event_is_intact(&timer) && timerfd_settime(timer.fd, flags, &setting, NULL) < 0)
-        log_error("UDP port 4791: timerfd_settime: %m");
+        log_error("UDP port 4791: cannot set the timer (timerfd_settime: %m): it may not be opened, or not "
+                  "be taken over from a process that ends, and then no packets from other hosts arrive");
     errno = saved;
 }
 
@@ -428,7 +431,8 @@ static void timer_ready(struct event_source *source, uint32_t events)
     uint64_t expirations;
 
     if (read(source->fd, &expirations, sizeof(expirations)) < 0 && errno != EAGAIN)
-        log_error("UDP port 4791: read from timerfd: %s", strerror(errno));
+        log_error("UDP port 4791: cannot read the timerfd (%s): the helper thread may use a whole processor",
+                  strerror(errno));
     run();
 }
 
@@ -445,6 +449,7 @@ static int start_timer(void)
     lock_acquire(&start_lock);
     if (timer.fd < 0) {
         int fd = fd_own(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+        const char *failed = fd < 0 ? "timerfd_create" : "epoll_ctl";
 
         error = fd < 0 ? -errno : 0;
         timer.ready = timer_ready;
@@ -455,7 +460,9 @@ static int start_timer(void)
         if (error) {
             timer.fd = -1;
             fd_close(fd);
-            log_error("UDP port 4791: timerfd_create: %s", strerror(-error));
+            log_error("UDP port 4791: cannot make its timer (%s: %s): this process receives nothing from "
+                      "other hosts",
+                      failed, strerror(-error));
         }
     }
     lock_release(&start_lock);

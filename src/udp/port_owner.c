@@ -60,7 +60,7 @@ static struct list clients = {&clients, &clients};
 static unsigned client_count, other_user_count;
 static struct budget clients_of_others = BUDGET_INIT(
     clients_of_others, "connections to the owner of UDP port 4791",
-    "if a process of that user binds UDP port 4791 first, this limit does not apply to that user");
+    "If a process of that user binds UDP port 4791 first, this limit does not apply to that user");
 static ns_t accept_again = NS_NEVER; /* end of a pause of accepting */
 static bool is_port_owner;
 /* Written by the helper thread with the receive lock held; receiving threads read them with it held. */
@@ -164,9 +164,7 @@ static void change_groups(struct client *client, const struct udp_message *messa
     if (!group && (message->flags & UDP_MESSAGE_JOIN))
         error = join_for(client, message);
     if (error)
-        log_warn("UDP port 4791: cannot join a multicast group on interface index %u for client process %d "
-                 "(uid %u): %s",
-                 message->ifindex, (int)client->peer.pid, (unsigned)client->peer.uid, strerror(-error));
+        groups_not_joined(message->group, message->ifindex, &client->peer, error);
 }
 
 static void client_free(struct client *client)
@@ -381,8 +379,11 @@ void port_owner_expire(ns_t now)
 
         if (client->deadline > now)
             continue;
-        log_warn("UDP port 4791: client process %d (uid %u) has registered no QPN: disconnected",
-                 (int)client->peer.pid, (unsigned)client->peer.uid);
+        log_warn(
+            "UDP port 4791: client process %d of another user (uid %u) has registered no QPN within %llu s: "
+            "disconnected, to make room for others; it can connect again",
+            (int)client->peer.pid, (unsigned)client->peer.uid,
+            (unsigned long long)(port_owner_patience / NS_PER_S));
         client_free(client);
     }
     if (accept_again <= now) {

@@ -110,8 +110,9 @@ bool shards_acquire(unsigned shard, bool polled)
         return false;
     error = read_shard(shard, polled);
     if (error) {
-        log_error("UDP port 4791: cannot read socket %u of the SO_REUSEPORT group: %s", shard,
-                  strerror(-error));
+        log_error("UDP port 4791: cannot read socket %u of the SO_REUSEPORT group: %s. Packets from other "
+                  "hosts for some QP numbers are lost unless another process reads that socket",
+                  shard, strerror(-error));
         unlock_shard(shard);
         return false;
     }

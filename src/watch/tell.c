@@ -7,11 +7,8 @@
 
 #include "base/sys.h"
 #include "explain/explain.h"
+#include "explain/told_once.h"
 #include "watch/state.h"
-
-#define TEXT_LIMIT     (256u << 10)
-#define TOLD_OF_A_KIND 32u
-#define REMEMBERED     64u
 
 enum form { FORM_OFF, FORM_TEXT, FORM_JSON };
 
@@ -19,8 +16,8 @@ static struct lock lock = LOCK_INIT; /* a leaf; guards all below */
 static enum form form;
 static bool all;
 bool watch_times;
-static uint64_t told[REMEMBERED]; /* topics: programs retry what is refused, and the same is told once */
-static unsigned told_next, told_of_kind[TOLD_KINDS];
+static struct told_once told;
+_Static_assert(TOLD_KINDS <= TOLD_KINDS_MAX, "a count for each kind");
 
 void tell_start(void)
 {
@@ -38,8 +35,7 @@ void tell_start(void)
 void tell_after_fork_in_child(void)
 {
     lock_init(&lock);
-    memset(told, 0, sizeof(told));
-    memset(told_of_kind, 0, sizeof(told_of_kind));
+    memset(&told, 0, sizeof(told));
 }
 
 /* Programs that go on have destroys refused, leave objects to exit, and deregister what is still posted. */
@@ -48,23 +44,16 @@ static bool is_wrong(enum told what)
     return what != TOLD_BUSY && what != TOLD_IN_USE && what != TOLD_LEAKS;
 }
 
+/* Destroys that block are different each time. */
 static bool is_new(enum told what, uint64_t topic, bool *ret_last)
 {
-    bool new = true;
+    bool new;
 
     *ret_last = false;
     lock_acquire(&lock);
-    if (what != TOLD_BLOCKED && what != TOLD_RESUMED) {
-        for (unsigned i = 0; i < REMEMBERED && new; i++)
-            new = told[i] != topic;
-        if (new)
-            told[told_next++ % REMEMBERED] = topic;
-    }
-    if (new &&form == FORM_TEXT) {
-        told_of_kind[what]++;
-        *ret_last = told_of_kind[what] == TOLD_OF_A_KIND;
-        new = told_of_kind[what] <= TOLD_OF_A_KIND;
-    }
+    new = what == TOLD_BLOCKED || what == TOLD_RESUMED || told_once_topic(&told, topic);
+    if (new &&form == FORM_TEXT)
+        new = told_once_kind(&told, what, ret_last);
     lock_release(&lock);
     return new;
 }
@@ -78,7 +67,7 @@ static bool begin(enum told what, struct view *view, struct out *out)
     header = segment_header();
     if (view_open(view, header, header->total_size, segment_fd_intact(SEGMENT_TABLES), getpid()) != 0)
         return false;
-    out_init(out, form == FORM_JSON, TEXT_LIMIT);
+    out_init(out, form == FORM_JSON, TOLD_TEXT_LIMIT);
     return true;
 }
 

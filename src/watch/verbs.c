@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Functions of libibverbs.so.1 that create, change or destroy what is recorded, and its events. Each calls the original
  * and has its results; a call that comes from inside an original passes. */
+#include <errno.h>
 #include <pthread.h>
 #include <string.h>
 
+#include "base/refusal.h"
 #include "base/sys.h"
 #include "explain/names.h"
 #include "explain/out.h"
+#include "explain/refused.h"
 #include "rules/transitions.h"
 #include "watch/calls.h"
 
@@ -300,22 +303,42 @@ WATCH_EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_
     return qp;
 }
 
-/* The specification's rules; an adapter may have more. */
+/* Is it the specification's rule? Other limits are those of an adapter, and this one may have others than SoftHCA. */
+static bool is_rule_of_all(const struct refusal *reason)
+{
+    static const char *const ranges[] = {"timeout", "retry_cnt", "rnr_retry", "min_rnr_timer"};
+
+    if (reason->form == REFUSAL_RANGE) {
+        for (unsigned i = 0; i < array_size(ranges); i++) {
+            if (strcmp(reason->argument, ranges[i]) == 0)
+                return true;
+        }
+        return false;
+    }
+    return reason->form == REFUSAL_TRANSITION || reason->form == REFUSAL_MASK ||
+           reason->form == REFUSAL_CURRENT || reason->form == REFUSAL_MTU || reason->form == REFUSAL_ZERO ||
+           reason->form == REFUSAL_MULTICAST;
+}
+
+/* words: which rule of the specification it is. */
 static bool breaks_rules(const struct qp_record *record, struct ibv_qp_attr *attr, int mask,
                          struct words *words)
 {
     const struct transition_limits lenient = {
         .gid_entries_valid = UINT32_MAX, .active_mtu = IBV_MTU_4096, .controlled_qkeys = true};
-    uint32_t to = mask & IBV_QP_STATE ? attr->qp_state : record->state;
+    struct refusal reason;
+    int error = transition_check((enum ibv_qp_type)record->type, (enum ibv_qp_state)record->state, attr, mask,
+                                 &lenient);
 
-    if (transition_check((enum ibv_qp_type)record->type, (enum ibv_qp_state)record->state, attr, mask,
-                         &lenient) != -EINVAL)
+    if (error != -EINVAL || !refusal_take(error, &reason) || !is_rule_of_all(&reason))
         return false;
-    words_add(words,
-              "%s to %s is not a transition with attribute mask 0x%x, or a value is out of range "
-              "(ibv_modify_qp(3))",
-              name_qp_state(record->state), name_qp_state(to), (unsigned)mask);
-    return true;
+    return words_add_refused(words,
+                             &(struct refused_record){.form = reason.form,
+                                                      .error = EINVAL,
+                                                      .value = reason.value,
+                                                      .low = reason.low,
+                                                      .high = reason.high},
+                             reason.argument);
 }
 
 WATCH_EXPORT int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
@@ -336,9 +359,9 @@ WATCH_EXPORT int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int 
     if (result > 0 && breaks_rules(segment_qp(known->base.number), attr, mask, &words))
         tell_refused("ibv_modify_qp", OBJECT_QP, known->base.number, result, words.text);
     else
-        tell_refused("ibv_modify_qp", OBJECT_QP, known->base.number, result < 0 ? errno : result,
-                     "attr_mask and values are valid by the specification: the driver or the NIC refused one "
-                     "of them (see dmesg)");
+        tell_refused(
+            "ibv_modify_qp", OBJECT_QP, known->base.number, result < 0 ? errno : result,
+            "attr_mask is valid by the specification: the driver or the NIC refused a value (see dmesg)");
     return result;
 }
 

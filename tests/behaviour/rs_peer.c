@@ -26,6 +26,7 @@ struct lie {
     uint32_t table_length;
     bool bad_key;
     uint32_t immediate;
+    bool as_send;   /* not as an RDMA WRITE with immediate */
     bool connected; /* told */
 };
 
@@ -39,7 +40,7 @@ static void send_lie(struct cm_end *end, void *arg)
 {
     const struct lie *lie = arg;
     struct ibv_send_wr *bad, wr = {
-                                 .opcode = IBV_WR_RDMA_WRITE_WITH_IMM,
+                                 .opcode = lie->as_send ? IBV_WR_SEND : IBV_WR_RDMA_WRITE_WITH_IMM,
                                  .send_flags = IBV_SEND_SIGNALED,
                                  .imm_data = htobe32(lie->immediate),
                              };
@@ -189,6 +190,36 @@ static void a_message_without_sense_ends_the_stream(void **state)
     rs_close(&listener);
 }
 
+/* What is logged has no immediate data, which a SEND does not have. */
+static void a_send_ends_the_stream(void **state)
+{
+    const int words = memfd_create("stderr", MFD_CLOEXEC), err = dup(STDERR_FILENO);
+    struct rs_end listener, child;
+    char text[4096] = "", byte;
+    struct lie lie;
+
+    setenv("SOFTHCA_LOG", "warn", 1);
+    rs_open(&listener, NEAR, SOCK_STREAM, NULL);
+    lie = truth(rs_listen(&listener, 4));
+    lie_to(&lie);
+    assert_true(lie.connected);
+    child = rs_accept(&listener);
+    dup2(words, STDERR_FILENO);
+    lie.as_send = true;
+    CM_AT(&liar.end, send_lie, &lie);
+    rs_await(child.fd, POLLHUP);
+    RS_FAILS(rrecv(child.fd, &byte, 1, 0), EPROTO);
+    dup2(err, STDERR_FILENO);
+    close(err);
+    assert_true(pread(words, text, sizeof text - 1, 0) > 0);
+    close(words);
+    assert_non_null(strstr(text, "a SEND from the peer"));
+    assert_null(strstr(text, "immediate data 0x"));
+    rs_close(&child);
+    end_of_liar();
+    rs_close(&listener);
+}
+
 /* Credits without end, and windows that are not there: only what the liar has registered can be written. */
 static void credits_for_memory_that_is_not_there(void **state)
 {
@@ -276,6 +307,7 @@ int main(int argc, char **argv)
         TEST(who_tells_the_truth_is_heard),
         TEST(an_offer_without_sense_is_rejected),
         TEST(a_message_without_sense_ends_the_stream),
+        TEST(a_send_ends_the_stream),
         TEST(credits_for_memory_that_is_not_there),
         TEST(a_forked_child_has_rsockets_of_its_own),
     };

@@ -572,9 +572,9 @@ def test_who_cannot_be_captured_is_refused_with_the_reason():
 
 
 def test_options_that_make_no_sense_are_refused():
-    for words, why in ((["-p", "1"], "-w FILE is missing"), (["-w", FILE], "is to be captured"),
+    for words, why in ((["-p", "1"], "-w FILE is missing"), (["-w", FILE], "give either -p PID or PROGRAM"),
                        (["-w", FILE, "-p", "x"], "not a number"), (["-w", FILE, "-p", "1", "--ring-files", "2"], "--file-size"),
-                       (["-w", "-", "-p", "1", "--file-size", "1M"], "one file"), (["-w", FILE, "-p", "1", "--snap", "1"], "not a number")):
+                       (["-w", "-", "-p", "1", "--file-size", "1M"], "cannot be combined with -w -"), (["-w", FILE, "-p", "1", "--snap", "1"], "not a number")):
         result = run(SOFTHCA, "capture", *words)
         tap.equal(result.returncode, 125, words)
         assert why in result.stderr, (words, result.stderr)

@@ -42,10 +42,10 @@ CAUSES = {
     "poll-after-destroy": [r"^ibv_poll_cq\(CQ 0\)" + AFTER],
     "register-after-dealloc": [r"^ibv_reg_mr\(PD 0\)" + AFTER],
     "qp-of-id-twice": [r"^ibv_destroy_qp\(QP 0x[0-9a-f]{6}\)" + AGAIN],
-    "channel-before-id": [rf"^rdma_destroy_id\(id \d+\): its event channel was destroyed before it, {WHO}$"],
+    "channel-before-id": [rf"^rdma_destroy_id\(cm_id \d+\): its event channel was destroyed before it, {WHO}$"],
     "channel-twice": [rf"^rdma_destroy_event_channel\(event channel with descriptor \d+\): it was destroyed already, {WHO}$"],
-    "id-twice": [r"^rdma_destroy_id\(id \d+\)" + AGAIN],
-    "id-after-destroy": [r"^rdma_resolve_route\(id \d+\)" + AFTER],
+    "id-twice": [r"^rdma_destroy_id\(cm_id \d+\)" + AGAIN],
+    "id-after-destroy": [r"^rdma_resolve_route\(cm_id \d+\)" + AFTER],
 }
 
 

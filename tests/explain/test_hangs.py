@@ -80,13 +80,13 @@ STOPPED = (r"^QP 0x[0-9a-f]{6}: 2 outstanding sends, the oldest for [\d.]+ m?s: 
 
 # The first line of what is said of the process; and, where there is one, of its peer.
 CAUSES = {
-    "lost-wake-up": (r"^CQ 0 has 1 unpolled completion and no event to come: it was there before ibv_req_notify_cq\(\), which "
+    "lost-wake-up": (r"^CQ 0 has 1 unpolled completion, and no completion event will be raised for it: it was there before ibv_req_notify_cq\(\), which "
                      r"raises events for later ones only \(lost wake-up\)$", None),
-    "notify-once": (r"^CQ 0 has 1 unpolled completion and no event to come: ibv_req_notify_cq\(\) was not called again after "
+    "notify-once": (r"^CQ 0 has 1 unpolled completion, and no completion event will be raised for it: ibv_req_notify_cq\(\) was not called again after "
                     r"the last event$", None),
-    "notify-never": (r"^CQ 0 has 1 unpolled completion and no event to come: thread \d+ \(hangs\) sleeps in ibv_get_cq_event\(\), and "
+    "notify-never": (r"^CQ 0 has 1 unpolled completion, and no completion event will be raised for it: thread \d+ \(hangs\) sleeps in ibv_get_cq_event\(\), and "
                      r"ibv_req_notify_cq\(\) was never called$", None),
-    "only-solicited": (r"^CQ 0 has 1 unpolled completion and no event to come: the last ibv_req_notify_cq\(\) had "
+    "only-solicited": (r"^CQ 0 has 1 unpolled completion, and no completion event will be raised for it: the last ibv_req_notify_cq\(\) had "
                        r"solicited_only set: ", None),
     "poll-not-ended": (r"^CQ 0 is locked: thread \d+ \(hangs\) called ibv_start_poll\(\) and has not called ibv_end_poll\(\); it "
                        r"has called ibv_start_poll\(\) or ibv_poll_cq\(\) again, and has been deadlocked with itself for [\d.]+ m?s$", None),
@@ -103,13 +103,13 @@ CAUSES = {
     "peer-stopped": (STOPPED, None),
     "peer-stopped-of-many": (STOPPED, None),
     "async-event-unread": (r"^QP 0x[0-9a-f]{6} has an unread asynchronous event \(ibv_get_async_event\)$", None),
-    "request-unread": (r"^id \d+ from 127.0.0.1 port \d+ listens and has 1 unread connection request \(rdma_get_cm_event\): from "
+    "request-unread": (r"^cm_id \d+ from 127.0.0.1 port \d+ listens and has 1 unread connection request \(rdma_get_cm_event\): from "
                        r"127.0.0.1 port \d+, [\d.]+ m?s ago$",
-                       r"^id \d+ .* waits for the answer to its connection request: it lies unread in the event channel of "
-                       r"process {pid}, for 127.0.0.1 port \d+$"),
-    "request-put-aside": (r"^id \d+ .*: its connection request was read, and is neither accepted nor rejected",
-                          r"^id \d+ .* waits for the answer to its connection request: process {pid} has read it and "
-                          r"called neither rdma_accept\(\) nor rdma_reject\(\), at 127.0.0.1 port \d+$"),
+                       r"^cm_id \d+ .* waits for the answer to its connection request: process {pid}, which listens at 127.0.0.1 port \d+, "
+                       r"has not read it \(rdma_get_cm_event\)$"),
+    "request-put-aside": (r"^cm_id \d+ .*: its connection request was read, and is neither accepted nor rejected",
+                          r"^cm_id \d+ .* waits for the answer to its connection request: process {pid}, which listens at 127.0.0.1 port \d+, "
+                          r"has read it and called neither rdma_accept\(\) nor rdma_reject\(\)$"),
 }
 # What may be meant so, however long it lasts, is said to who asks only.
 NOT_WATCHED = ("async-event-unread", "request-put-aside")

@@ -41,7 +41,7 @@ READ = r"RDMA READ of 64 bytes from 0x[0-9a-f]+ with rkey 0x[0-9a-f]{8}"
 ATOMIC = r"fetch and add of 8 bytes to 0x[0-9a-f]+ with rkey 0x[0-9a-f]{8}"
 SGE = r", \d+ bytes at 0x[0-9a-f]+ with lkey 0x[0-9a-f]{8}: "
 REFUSED = f"{QP} at 127.0.0.1 refused it "
-WHICH = r"\. If the peer runs SoftHCA, softhca why there has the one cause$"
+WHICH = r"\. Which of these it is: softhca why on that host, if the peer runs SoftHCA$"
 FLAG = {WRITE: "IBV_ACCESS_REMOTE_WRITE", READ: "IBV_ACCESS_REMOTE_READ", ATOMIC: "IBV_ACCESS_REMOTE_ATOMIC"}
 MTU = r"path_mtu of that QP is \d+ bytes, as it is here" + WHICH
 INVALID = REFUSED + r"\(invalid request\)\. Check that "
@@ -86,14 +86,14 @@ EXPECTED = {
     "far-other-pd": access(MR + r" belongs to PD \d+, but (the QP|the responder's QP) to PD \d+$"),
     "window-rebound": access(r"the MW was bound again, its rkey is 0x[0-9a-f]{8} now$"),
     "window-unbound": access(r"the MW of this rkey is not bound: it never was, or was invalidated$"),
-    "too-many-reads": Mistake(fr"wr_id 471\d .*: more READs and atomics at once than max_dest_rd_atomic of {QP} permits \(1\): "
+    "too-many-reads": Mistake(fr"wr_id 471\d .*: more RDMA READs and atomics at once than max_dest_rd_atomic of {QP} permits \(1\): "
                               fr"max_rd_atomic of {QP} is 8, but may be at most 1$",
-                              fr"incoming {READ} from {QP}.*: more READs and atomics at once than max_dest_rd_atomic of {QP} "
+                              fr"incoming {READ} from {QP}.*: more RDMA READs and atomics at once than max_dest_rd_atomic of {QP} "
                               fr"permits \(1\): max_rd_atomic of {QP} (is 8, but )?may be at most 1$",
                               rf"wr_id 471\d .*: {INVALID}qp_access_flags of that QP have IBV_ACCESS_REMOTE_READ; "
                               rf"max_dest_rd_atomic of that QP is at least 8, which is max_rd_atomic here{WHICH}",
                               first=""),
-    "no-reads-granted": Mistake(READ + r": max_rd_atomic of the QP is 0, so it cannot send a READ or an atomic \(an attribute of ibv_modify_qp to RTS\)$"),
+    "no-reads-granted": Mistake(READ + r": max_rd_atomic of the QP is 0, so it cannot send an RDMA READ or an atomic \(an attribute of ibv_modify_qp to RTS\)$"),
     "receive-too-small": Mistake(fr"SEND of 256 bytes: the receive wr_id 77 \(0x4d\) of {QP} has 100 bytes, 156 too few",
                                  r"receive wr_id 77 \(0x4d\): it has 100 bytes, 156 too few",
                                  fr"SEND of 256 bytes: {INVALID}the receive posted there has at least 256 bytes; {MTU}"),
@@ -106,7 +106,7 @@ EXPECTED = {
                                     f"into the buffer of its posted receive.*IBV_ACCESS_LOCAL_WRITE.*{WHICH}"),
     "no-receive": Mistake(fr"SEND of 64 bytes: {QP}.* had no receive posted \(RNR NAK\), and rnr_retry is 0$"),
     "no-receive-for-immediate": Mistake(fr"RDMA WRITE with immediate of 64 bytes to .*: {QP}.* had no receive posted \(RNR NAK\), and "
-                                        r"rnr_retry is 0 \(a WRITE with immediate takes a receive, as a SEND does\)$"),
+                                        r"rnr_retry is 0 \(an RDMA WRITE with immediate takes a receive, as a SEND does\)$"),
     "lkey-is-rkey": Mistake(fr"RDMA WRITE{SGE}that is the rkey of the MR of 4096 bytes at 0x[0-9a-f]+, its lkey is "
                             r"0x[0-9a-f]{8}$"),
     "lkey-unknown": Mistake(fr"SEND{SGE}no MR has this lkey$"),

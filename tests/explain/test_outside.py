@@ -104,11 +104,11 @@ def test_one_that_hangs_in_rdma_destroy_id():
     with Situation("kept-event", program=SITUATIONS_CM) as situation:
         situation.until_it_hangs()
         situation.next_explanation()
-        matches(r"^rdma_destroy_id\(id \d+ from 127.0.0.1 port \d+ to 127.0.0.1 port \d+\) is blocked: "
+        matches(r"^rdma_destroy_id\(cm_id \d+ from 127.0.0.1 port \d+ to 127.0.0.1 port \d+\) is blocked: "
                 r"RDMA_CM_EVENT_DISCONNECTED was read and not acknowledged", why(situation.pid))
         text = softhca("ps", situation.pid)
-        matches(r"id \d+ from 127.0.0.1 port \d+: listening", text)
-        matches(r"id \d+ from .*: disconnected, 1 event read and not acknowledged, destroy is blocked", text)
+        matches(r"cm_id \d+ from 127.0.0.1 port \d+: listening", text)
+        matches(r"cm_id \d+ from .*: disconnected, 1 event read and not acknowledged, destroy is blocked", text)
         situation.end()
 
 

@@ -30,7 +30,7 @@ TRIALS = {
     "receive-queue-full": rf"ibv_post_recv\({QP}\) fails with ENOMEM: the receive queue is full: all 8 slots \(cap\.max_recv_wr\) hold "
                           r"outstanding work requests; poll their completions, or create it with more$",
     "address-of-nobody": r"rdma_bind_addr\(\) fails with ENODEV: 192\.0\.2\.7 is the address of no RDMA device of this host ",
-    "inline-trial": CREATE + r"cap\.max_inline_data is 100000, but may be at most \d+ \(SoftHCA's limit, which no attribute of the device tells\)$",
+    "inline-trial": CREATE + r"cap\.max_inline_data is 100000, but may be at most \d+ \(SoftHCA's limit, which ibv_query_device\(\) does not report\)$",
     "trial": r"ibv_create_cq_ex\(\) fails with EOPNOTSUPP: wc_flags has 0x10000000000, but may only have 0x[0-9a-f]+$",
 }
 CAUSES = {
@@ -41,7 +41,7 @@ CAUSES = {
     "no-such-gid": MODIFY + r"ah_attr\.grh\.sgid_index is 77, where the port has no GID; it has 0",
     "gid-of-other-family": MODIFY + r"grh\.dgid and the GID at sgid_index 0 are an IPv4 and an IPv6 address: choose the sgid_index ",
     "reads-of-the-peer": MODIFY + r"max_rd_atomic is 200, but may be at most \d+ \(max_qp_init_rd_atom of ibv_query_device\(\)\)$",
-    "mtu-in-bytes": MODIFY + r"path_mtu is 1024, which is no enum ibv_mtu \(IBV_MTU_256 is 1, IBV_MTU_4096 is 5\)$",
+    "mtu-in-bytes": MODIFY + r"path_mtu is 1024, which is not a value of enum ibv_mtu \(IBV_MTU_256 is 1, IBV_MTU_4096 is 5\)$",
     "too-many-reads": MODIFY + r"max_dest_rd_atomic is 200, but may be at most \d+ \(max_qp_rd_atom of ibv_query_device\(\)\)$",
     "access-of-qp": MODIFY + r"qp_access_flags has 0x1000, but may only have IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE, ",
     "port-zero": MODIFY + r"port_num is 0, but has to be 1$",
@@ -54,7 +54,7 @@ CAUSES = {
     "read-on-ud": SEND + r"opcode RDMA READ \(4\) is not possible on a QP of type UD$",
     "no-address-handle": SEND + r"wr\.ud\.ah is NULL$",
     "full-of-unsignaled": rf"ibv_post_send\({QP}\) fails with ENOMEM: the send queue is permanently full: all 8 slots hold work requests "
-                          "that have ended, and none of them was posted with IBV_SEND_SIGNALED$",
+                          "that have completed, and none of them was posted with IBV_SEND_SIGNALED$",
     "receive-by-srq": RECEIVE + r"the QP receives from its SRQ: post there \(ibv_post_srq_recv\)$",
     "srq-with-many-sges": r"ibv_post_srq_recv\(SRQ \d+\) fails with EINVAL: num_sge is 3, but may be at most 1 \(max_sge of the SRQ\)$",
     "remote-without-local": r"ibv_reg_mr(_iova2?)?\(\) fails with EINVAL: access has IBV_ACCESS_REMOTE_WRITE, which needs "
@@ -77,12 +77,12 @@ CAUSES = {
     "group-is-none": rf"ibv_attach_mcast\({QP}\) fails with EINVAL: gid is not a multicast GID",
     "group-of-rc": rf"ibv_attach_mcast\({QP}\) fails with EINVAL: the QP is of type RC, but a multicast group needs UD$",
     "flow-on-rc": rf"ibv_create_flow\({QP}\) fails with EINVAL: the QP is of type RC, but a flow rule needs RAW_PACKET$",
-    "connect-before-route": r'rdma_connect\(\) fails with EINVAL: the id is in state "idle", but has to be "route resolved"$',
-    "qp-before-address": r"rdma_create_qp\(\) fails with EINVAL: the id has no device yet: rdma_resolve_addr\(\) and its event, ",
-    "accept-on-listener": r"rdma_accept\(\) fails with EINVAL: the id is not from an RDMA_CM_EVENT_CONNECT_REQUEST: accept event->id$",
-    "route-before-address": r'rdma_resolve_route\(\) fails with EINVAL: the id is in state "idle", but has to be "address resolved"$',
-    "private-data-too-long": r"rdma_connect\(\) fails with EINVAL: private_data_len is 100, but may be at most 56 \(the room that a "
-                             r"message of the connection manager has for it\)$",
+    "connect-before-route": r'rdma_connect\(\) fails with EINVAL: the cm_id is in state "idle", but has to be "route resolved"$',
+    "qp-before-address": r"rdma_create_qp\(\) fails with EINVAL: the cm_id has no device yet: rdma_resolve_addr\(\) and its event, ",
+    "accept-on-listener": r"rdma_accept\(\) fails with EINVAL: the cm_id is not from an RDMA_CM_EVENT_CONNECT_REQUEST: accept event->id$",
+    "route-before-address": r'rdma_resolve_route\(\) fails with EINVAL: the cm_id is in state "idle", but has to be "address resolved"$',
+    "private-data-too-long": r"rdma_connect\(\) fails with EINVAL: private_data_len is 100, but may be at most 56 \(what that CM "
+                             r"message has room for\)$",
     "pd-of-other-device": r"rdma_create_qp\(\) fails with EINVAL: pd belongs to another struct ibv_context than id->verbs$",
     "port-taken": r"rdma_bind_addr\(\) fails with EADDRINUSE: port \d+ is taken: another rdma_cm_id of this host is bound to it ",
     "port-of-the-system": r"rdma_bind_addr\(\) fails with EACCES: port 7 is below 1024 \(net\.ipv4\.ip_unprivileged_port_start\), which "

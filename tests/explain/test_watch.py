@@ -94,7 +94,7 @@ def until_why(pattern, pid, *what):
 
 # --- connections
 
-BLOCKED = r"^rdma_destroy_id\(id \d+ from \S+ port \d+ to \S+ port \d+\) is blocked: RDMA_CM_EVENT_%s was read and not acknowledged \(rdma_ack_cm_event\)"
+BLOCKED = r"^rdma_destroy_id\(cm_id \d+ from \S+ port \d+ to \S+ port \d+\) is blocked: RDMA_CM_EVENT_%s was read and not acknowledged \(rdma_ack_cm_event\)"
 
 
 def check_connection(name, event):
@@ -178,7 +178,10 @@ def test_first_completion_in_error():
 
 def test_refused_transition():
     text = run("refused-modify", "text", program=WATCHED, options=())
-    matches(r"^softhca\[\d+\]: ibv_modify_qp\(QP 0x[0-9a-f]{6}\) fails with EINVAL: INIT to RTS is not a transition", text)
+    matches(r"^softhca\[\d+\]: ibv_modify_qp\(QP 0x[0-9a-f]{6}\) fails with EINVAL: INIT to RTS is not a transition of a QP of this "
+            r"type \(from INIT: to ", text)
+    matches(r"\nsofthca\[\d+\]: ibv_modify_qp\(QP 0x[0-9a-f]{6}\) fails with EINVAL: INIT to RTR of a QP of type RC needs "
+            r"IBV_QP_MIN_RNR_TIMER, which attr_mask lacks\n", text)
 
 
 def test_cq_that_can_overrun():

@@ -147,6 +147,10 @@ static void refused_modify(void)
     qp = make_qp(&node, cq, NULL, 4);
     to_init(qp);
     REQUIRE(ibv_modify_qp(qp, &attr, IBV_QP_STATE) == EINVAL);
+    attr.qp_state = IBV_QPS_RTR;
+    REQUIRE(ibv_modify_qp(qp, &attr,
+                          IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                              IBV_QP_MAX_DEST_RD_ATOMIC) == EINVAL);
     REQUIRE(ibv_destroy_qp(qp) == 0);
     REQUIRE(ibv_destroy_cq(cq) == 0);
     node_close(&node);

@@ -672,8 +672,8 @@ def test_when_nothing_of_XRC_arrives_the_retries_end():
 
 def test_what_cannot_be_loaded_is_refused_and_changes_nothing():
     with Running("call=ibv_create_flow errno=EIO") as running:
-        for specs, part in (["call=ibv_regmr errno=EIO"], "the nearest is 'ibv_reg_mr'"), (["packet=drop exe=other"], "names another program"), \
-                           (["call=ibv_reg_mr errno=EIO", "call=ibv_reg_mr errno=EIO pid=1"], "names another program or process"), \
+        for specs, part in (["call=ibv_regmr errno=EIO"], "the nearest is 'ibv_reg_mr'"), (["packet=drop exe=other"], "is another program"), \
+                           (["call=ibv_reg_mr errno=EIO", "call=ibv_reg_mr errno=EIO pid=1"], "is another program or process"), \
                            (["call=ibv_reg_mr errno=EIO"] * 32, "32 faults are loaded"), (["--clear", "event=qp_fatal"], "takes no fault"):
             code, lines, told = running.fault(*specs)
             assert code != 0 and not lines and part in told, (specs, code, lines, told)

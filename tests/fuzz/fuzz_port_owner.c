@@ -180,6 +180,11 @@ int socket_join(const uint8_t group[16], uint32_t ifindex)
     return input_8(&input) > 250 ? -ENODEV : fds_make(GROUP);
 }
 
+void groups_not_joined(const uint8_t gid[16], uint32_t ifindex, const struct ucred *client, int error)
+{
+    require(client && error < 0);
+}
+
 int reader_add(struct reader *reader)
 {
     require(reader->is_group && fds_owner(reader->forward_to) == CLIENT_SOCKET);

@@ -3,6 +3,7 @@
 """Programs that connect through rdma_cm, from one host to another: network namespaces joined by veth. Prints TAP."""
 
 import argparse
+import functools
 import importlib.util
 import os
 import re
@@ -151,21 +152,9 @@ def run_all(host, opt):
                 if not shutil.which(case.client[0]):
                     print(f'ok {number} - {case.name} # SKIP {case.client[0]} is not installed', flush=True)
                     continue
-                began = time.monotonic()
-                try:
-                    programs.run_case(host, case, two.there())
-                    tap.result(number, case.name, began)
-                except pairs.Failure as e:
-                    failed += 1
-                    tap.result(number, case.name, began, e)
+                failed += pairs.report(number, case.name, functools.partial(programs.run_case, host, case, two.there()))
             for number, name in enumerate(scenes, len(todo) + 1):
-                began = time.monotonic()
-                try:
-                    SCENES[name](host, two.there())
-                    tap.result(number, name, began)
-                except pairs.Failure as e:
-                    failed += 1
-                    tap.result(number, name, began, e)
+                failed += pairs.report(number, name, functools.partial(SCENES[name], host, two.there()))
         finally:
             two.close()
     return failed

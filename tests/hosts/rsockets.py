@@ -3,13 +3,13 @@
 """Programs that speak rsockets, from one host to another: network namespaces joined by veth. Prints TAP."""
 
 import argparse
+import functools
 import importlib.util
 import os
 import re
 import shutil
 import sys
 import tempfile
-import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, '..', 'programs'))
@@ -56,13 +56,7 @@ def run_all(host, opt):
                 if missing:
                     print(f'ok {number} - {case.name} # SKIP {missing[0]} is not installed', flush=True)
                     continue
-                began = time.monotonic()
-                try:
-                    cm.run_case(host, case, two.there())
-                    tap.result(number, case.name, began)
-                except pairs.Failure as e:
-                    failed += 1
-                    tap.result(number, case.name, began, e)
+                failed += pairs.report(number, case.name, functools.partial(cm.run_case, host, case, two.there()))
         finally:
             two.close()
     return failed

@@ -7,19 +7,15 @@ with datagrams, and ud_v.
 As root it becomes an ordinary user, unless --as-root.
 """
 
-import argparse
 import os
 import re
 import shutil
 import subprocess
 import sys
-import tempfile
-import time
 
 import cm
 import pairs
 import special
-import tap
 
 SOURCE = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'mpi.c')
 BYTES = 3 * ((2 << 23) - 1 + 2 * 4096 * 8)  # what mpi.c checks: all sizes of its ring, and its window twice
@@ -87,32 +83,5 @@ CASES += [(f'auto MPICH {tls}, {TIMES} times with 2 to 4 ranks', lambda host, fo
           for tls in ('rc_v', 'ud_v')]
 
 
-def main():
-    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    pairs.add_options(ap)
-    ap.add_argument('--filter', default='', help='only cases whose name matches this expression')
-    opt = ap.parse_args()
-    todo = [(name, case) for name, case in CASES if re.search(opt.filter, name)]
-    failed = 0
-    host = pairs.host_of(opt)
-    try:
-        with tempfile.TemporaryDirectory(prefix='softhca-mpi-') as folder:
-            os.chmod(folder, 0o777)
-            print(f'1..{len(todo)}', flush=True)
-            for number, (name, case) in enumerate(todo, 1):
-                began = time.monotonic()
-                try:
-                    case(host, folder)
-                    tap.result(number, name, began)
-                except pairs.Skip as e:
-                    print(f'ok {number} - {name} # SKIP {e}', flush=True)
-                except pairs.Failure as e:
-                    failed += 1
-                    tap.result(number, name, began, e)
-    finally:
-        host.close()
-    return 1 if failed else 0
-
-
 if __name__ == '__main__':
-    sys.exit(main())
+    sys.exit(pairs.run_cases(__doc__, CASES, 'mpi', 0o777))

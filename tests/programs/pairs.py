@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 """Two ends of a program: started, met, ended, each within a limit."""
 
+import argparse
+import functools
 import os
 import re
 import resource
@@ -108,6 +110,41 @@ def add_options(parser):
 
 def host_of(options):
     return Host(options.lib, options.softhca, getattr(options, 'system', False), not options.as_root, options.local, options.quiet)
+
+
+def report(number, name, act):
+    """Runs it, and prints its line. True: it failed."""
+    import tap  # here, because programs that need only the rest may have another module of that name
+
+    began = time.monotonic()
+    try:
+        act()
+        tap.result(number, name, began)
+    except Skip as e:
+        tap.result(number, name, began, skip=str(e))
+    except Failure as e:
+        tap.result(number, name, began, e)
+        return True
+    return False
+
+
+def run_cases(doc, cases, name, mode):
+    """A whole program: cases are functions of a host and of a folder with that mode. Returns its exit status."""
+    ap = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_options(ap)
+    ap.add_argument('--filter', default='', help='only cases whose name matches this expression')
+    opt = ap.parse_args()
+    todo = [(name, case) for name, case in cases if re.search(opt.filter, name)]
+    host = host_of(opt)
+    try:
+        with tempfile.TemporaryDirectory(prefix=f'softhca-{name}-') as folder:
+            os.chmod(folder, mode)
+            print(f'1..{len(todo)}', flush=True)
+            failed = [report(number, name, functools.partial(case, host, folder))
+                      for number, (name, case) in enumerate(todo, 1)]
+    finally:
+        host.close()
+    return 1 if any(failed) else 0
 
 
 class Side:

@@ -3,18 +3,15 @@
 """The lines of docs/running.md for sudo, service managers, debuggers and sanitizers; prints TAP. As root, programs run as an
 ordinary user, but for those of sudo and of a service manager."""
 
-import argparse
 import os
 import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 
 import pairs
 import special
-import tap
 
 # Asks for a device, makes what a program has, and destroys it.
 PROGRAM = '''
@@ -136,32 +133,5 @@ for which in 'gcc', 'clang':
     CASES.append((f'{which} -fsanitize=address finds what is wrong', finds(which)))
 
 
-def main():
-    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    pairs.add_options(ap)
-    ap.add_argument('--filter', default='', help='only cases whose name matches this expression')
-    opt = ap.parse_args()
-    failed = 0
-    host = pairs.host_of(opt)
-    todo = [(name, case) for name, case in CASES if re.search(opt.filter, name)]
-    try:
-        with tempfile.TemporaryDirectory(prefix='softhca-places-') as folder:
-            os.chmod(folder, 0o755)
-            print(f'1..{len(todo)}', flush=True)
-            for number, (name, case) in enumerate(todo, 1):
-                began = time.monotonic()
-                try:
-                    case(host, folder)
-                    tap.result(number, name, began)
-                except pairs.Skip as e:
-                    print(f'ok {number} - {name} # SKIP {e}', flush=True)
-                except pairs.Failure as e:
-                    failed += 1
-                    tap.result(number, name, began, e)
-    finally:
-        host.close()
-    return 1 if failed else 0
-
-
 if __name__ == '__main__':
-    sys.exit(main())
+    sys.exit(pairs.run_cases(__doc__, CASES, 'places', 0o755))

@@ -7,6 +7,7 @@ instead of ours: the way to check the table itself.
 """
 
 import argparse
+import functools
 import re
 import shutil
 import sys
@@ -93,18 +94,8 @@ def main():
             if case and (why := reason_to_skip(host, case)):
                 print(f'ok {number} - {name} # SKIP {why}', flush=True)
                 continue
-            began = time.monotonic()
-            try:
-                if case:
-                    run(host, case, opt.gid)
-                else:
-                    check(host)
-                tap.result(number, name, began)
-            except pairs.Skip as e:
-                print(f'ok {number} - {name} # SKIP {e}', flush=True)
-            except pairs.Failure as e:
-                failed += 1
-                tap.result(number, name, began, e)
+            act = functools.partial(run, host, case, opt.gid) if case else functools.partial(check, host)
+            failed += pairs.report(number, name, act)
     finally:
         host.close()
     return 1 if failed else 0

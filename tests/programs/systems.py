@@ -7,6 +7,7 @@ process outlives its case.
 """
 
 import argparse
+import functools
 import importlib
 import os
 import re
@@ -18,7 +19,6 @@ import time
 
 import pairs
 import special
-import tap
 
 PROGRAMS = ('ceph', 'dapl', 'gloo', 'librpma', 'qemu', 'tgt')
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -115,18 +115,11 @@ def main():
                 if why_not:
                     print(f'ok {number} - {name} # SKIP {why_not}', flush=True)
                     continue
-                began = time.monotonic()
                 folder = os.path.join(top, str(number))
                 os.mkdir(folder)
                 os.chmod(folder, 0o777)
                 try:
-                    check(Place(host, folder, local))
-                    tap.result(number, name, began)
-                except pairs.Skip as e:
-                    print(f'ok {number} - {name} # SKIP {e}', flush=True)
-                except pairs.Failure as e:
-                    failed += 1
-                    tap.result(number, name, began, e)
+                    failed += pairs.report(number, name, functools.partial(check, Place(host, folder, local)))
                 finally:
                     shutil.rmtree(folder)
     finally:

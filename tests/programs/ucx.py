@@ -51,7 +51,7 @@ def ports_of(host, pid):
     """Where the connections that a program was told of come from."""
     text = subprocess.run([host.softhca, 'ps', '--json', str(pid)], capture_output=True, text=True).stdout
     processes = json.loads(text)['processes'] if text.strip() else []
-    return {o.get('destination_port') for p in processes for o in p['objects'] if o['kind'] == 'id'}
+    return {o.get('destination_port') for p in processes for o in p['objects'] if o['kind'] == 'cm_id'}
 
 
 def wait_until_told(host, server, port):

@@ -347,7 +347,7 @@ def test_doctor_tells_who_has_the_port():
             "sys.exit(subprocess.run(sys.argv[1:]).returncode)")
     state, text = udp_port(sys.executable, "-c", hold)
     tap.equal(state, "limited")
-    assert re.match(r"taken by (another program of user|the kernel's Soft-RoCE)", text), text
+    assert re.match(r"in use by (another program of uid|the kernel's Soft-RoCE)", text), text
 
 
 def test_doctor_sees_the_machine_through_the_shim():

@@ -155,7 +155,7 @@ static void test_what_the_link_says_to_itself_is_a_comment(void **state)
     take(cutter, record);
     assert_int_equal(got.count, 0);
     take(cutter, record_of(SERVICE_RC | OP_SEND_ONLY, 9, 1));
-    assert_string_equal(got.packets[0].comment, "SoftHCA's drop notice, which is no packet of IBA: QP "
+    assert_string_equal(got.packets[0].comment, "SoftHCA's drop notice, which is not a packet of IBA: QP "
                                                 "0x000222 told QP 0x000111 that it dropped a request");
     take(cutter, record_of(SERVICE_RC | OP_SEND_ONLY, 14, 1));
     assert_string_equal(got.packets[0].comment, "packets before this one are missing in the capture");

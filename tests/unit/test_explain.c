@@ -402,12 +402,12 @@ static void accounts_of_each_kind(void **state)
     f->ids[0].events = unpaid;
     f->ids[0].events.type = 9;
     assert_contains(blocked(OBJECT_CM_ID, 0),
-                    "rdma_destroy_id(id 0 from * port 1234 to 192.0.2.7 port 80 \"fixture\") is blocked: "
+                    "rdma_destroy_id(cm_id 0 from * port 1234 to 192.0.2.7 port 80 \"fixture\") is blocked: "
                     "RDMA_CM_EVENT_ESTABLISHED was read and not acknowledged (rdma_ack_cm_event)");
     f->ids[0].waits_in = ID_CALL_LEAVE_MULTICAST;
-    assert_contains(blocked(OBJECT_CM_ID, 0), "rdma_leave_multicast(id 0");
+    assert_contains(blocked(OBJECT_CM_ID, 0), "rdma_leave_multicast(cm_id 0");
     f->ids[0].waits_in = 200;
-    assert_contains(blocked(OBJECT_CM_ID, 0), "rdma_destroy_id(id 0");
+    assert_contains(blocked(OBJECT_CM_ID, 0), "rdma_destroy_id(cm_id 0");
     assert_contains(blocked(OBJECT_CQ, 0),
                     "ibv_destroy_cq(CQ 0 \"fixture\") is blocked: IBV_EVENT_SRQ_LIMIT_REACHED");
     f->cqs[0].events = unpaid;
@@ -507,7 +507,7 @@ static void leaks(void **state)
     assert_contains(
         cause(),
         "the process exits with 1 PD, 1 MR, 2 CQs, 1 channel, 2 QPs, 1 SRQ, 1 WQ, 1 indirection table, "
-        "1 AH and 1 id not destroyed, 1 device not closed");
+        "1 AH and 1 cm_id not destroyed, 1 device not closed");
     f->ids[0].state = OBJECT_FREE;
     /* What a closed context left was told when it was closed. */
     f->items[0].state = OBJECT_DESTROYING;
@@ -597,8 +597,8 @@ static void why_a_path_is_not_mapped_is_told(void **state)
                           "let this process read"},
         {PATH_WHY_UNUSED,
          " (path: shared-memory ring, peer's memory not mapped: no MR of the peer that was accessed"},
-        {PATH_WHY_REFUSED,
-         " (path: shared-memory ring, peer's memory not mapped: the kernel refuses process_vm_writev and"},
+        {PATH_WHY_REFUSED, " (path: shared-memory ring, peer's memory not mapped: the kernel has begun to "
+                           "refuse process_vm_writev and"},
         {PATH_WHY_UNKNOWN, " of process 4711 (path: shared-memory ring)"},
     };
 
@@ -653,8 +653,9 @@ static void unpolled_completions_without_an_event(void **state)
     cq->armed = CQ_ARMED_ANY;
     *fixture_cqe(cq, cq->consumed) = (struct cqe){.wr_id = 9, .qpn = FIXTURE_QPN};
     *fixture_cqe(cq, cq->consumed + 1) = (struct cqe){.wr_id = 10, .qpn = FIXTURE_QPN};
-    assert_contains(said(explain_hang, OBJECT_CQ, 0),
-                    "has 2 unpolled completions and no event to come: they were there");
+    assert_contains(
+        said(explain_hang, OBJECT_CQ, 0),
+        "has 2 unpolled completions, and no completion event will be raised for them: they were there");
     cq->armed = CQ_ARMED_SOLICITED;
     assert_contains(said(explain_hang, OBJECT_CQ, 0), "had solicited_only set");
     cq->armed = CQ_UNARMED; /* a program that polls */
@@ -785,6 +786,22 @@ static void calls_that_are_refused(void **state)
     assert_contains(
         said(refusal, OBJECT_QP, 0),
         "SQD to INIT is not a transition of a QP of this type (from SQD: to RESET, RTS, SQD or ERR)");
+    record->form = REFUSAL_HOLDS;
+    record->kind = OBJECT_SRQ;
+    record->number = 3;
+    record->value = 4;
+    record->low = 7;
+    strcpy(record->call, "ibv_modify_srq");
+    strcpy(record->argument, "max_wr");
+    assert_contains(
+        said(refusal, OBJECT_QP, 0),
+        "ibv_modify_srq(SRQ 3) fails with EINVAL: max_wr is 4, but the SRQ has 7 receives posted");
+    record->kind = OBJECT_CQ;
+    record->value = 0;
+    record->low = 1;
+    strcpy(record->argument, "cqe");
+    assert_contains(said(refusal, OBJECT_QP, 0),
+                    "(CQ 3) fails with EINVAL: cqe is 0, but the CQ holds 1 unpolled completion");
     /* Whatever another process wrote there. */
     memset(record->call, 0xff, sizeof(record->call));
     memset(record->argument, 'x', sizeof(record->argument));

@@ -84,7 +84,7 @@ static void an_unknown_word_names_the_nearest(void **state)
 {
     assert_refused("cal=ibv_reg_mr", "nearest is 'call'");
     assert_refused("call=ibv_regmr errno=ENOMEM", "nearest is 'ibv_reg_mr'");
-    assert_refused("call=ibv_reg_mr errno=ENOMME", "nearest is 'ENOMEM'");
+    assert_refused("call=ibv_reg_mr errno=ENOMME", "'ENOMME' is not an errno; the nearest is 'ENOMEM'");
     assert_refused("call=ibv_reg_mr errno=ENOMEM counts=2", "nearest is 'count'");
     assert_refused("limit=max_qq value=1", "nearest is 'max_qp'");
 }
@@ -92,7 +92,8 @@ static void an_unknown_word_names_the_nearest(void **state)
 static void what_cannot_be_meant_is_refused(void **state)
 {
     assert_refused("", "empty");
-    assert_refused("call", "needs '='");
+    assert_refused("call", "needs '=' and a call that");
+    assert_refused("event", "'event' needs '=' and an event that can be injected");
     assert_refused("call=ibv_reg_mr", "needs the error");
     assert_refused("limit=max_qp", "needs the limit");
     assert_refused("limit=max_qp value=4 n=2", "no meaning");
@@ -172,7 +173,7 @@ static void connections_have_keys_of_their_own(void **state)
     assert_int_equal(rule.at, CALL_POST_SEND);
     assert_refused("cm=REJECT", "nearest is 'REJECTED'");
     assert_refused("cm=REJECTED reason=stale_conection", "nearest is 'STALE_CONNECTION'");
-    assert_refused("cm=REJECTED reason=65536", "is no reason of a REJ");
+    assert_refused("cm=REJECTED reason=65536", "is not a reason of a REJ");
     assert_refused("cm=REJECTED errno=EIO", "'errno' has no meaning with 'cm=REJECTED'");
     assert_refused("cm=REJECTED side=send", "nearest is");
     assert_refused("cm=UNREACHABLE side=passive", "no meaning");

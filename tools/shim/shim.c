@@ -41,6 +41,19 @@ static int without_nofollow(const struct redirect *where, int flags)
 
 /* --- open --- */
 
+/* True: the call returns *ret, a file that the shim makes, or -1 of one that cannot be written. False: *path is where the file
+ * is, in the memory of *where. */
+static bool opens_here(const char **path, int flags, struct redirect *where, int *ret)
+{
+    *path = redirect_path(*path, where);
+    if (writes_sysfs(where, flags)) {
+        errno = EACCES;
+        *ret = -1;
+        return true;
+    }
+    return where->kind == REDIRECT_SYSFS && (*ret = counters_open(*path, flags)) >= 0;
+}
+
 #define MODE_OF(flags, last)                                                                                 \
     ({                                                                                                       \
         mode_t mode_ = 0;                                                                                    \
@@ -59,12 +72,7 @@ static int without_nofollow(const struct redirect *where, int flags)
         struct redirect where;                                                                               \
         int made;                                                                                            \
         mode_t mode = MODE_OF(flags, flags);                                                                 \
-        path = redirect_path(path, &where);                                                                  \
-        if (writes_sysfs(&where, flags)) {                                                                   \
-            errno = EACCES;                                                                                  \
-            return -1;                                                                                       \
-        }                                                                                                    \
-        if (where.kind == REDIRECT_SYSFS && (made = counters_open(path, flags)) >= 0)                        \
+        if (opens_here(&path, flags, &where, &made))                                                         \
             return made;                                                                                     \
         return CALL_OR(-1, #name, int (*)(const char *, int, ...), path, flags, mode);                       \
     }
@@ -75,12 +83,7 @@ static int without_nofollow(const struct redirect *where, int flags)
         struct redirect where;                                                                               \
         int made;                                                                                            \
         mode_t mode = MODE_OF(flags, flags);                                                                 \
-        path = redirect_path(path, &where);                                                                  \
-        if (writes_sysfs(&where, flags)) {                                                                   \
-            errno = EACCES;                                                                                  \
-            return -1;                                                                                       \
-        }                                                                                                    \
-        if (where.kind == REDIRECT_SYSFS && (made = counters_open(path, flags)) >= 0)                        \
+        if (opens_here(&path, flags, &where, &made))                                                         \
             return made;                                                                                     \
         return CALL_OR(-1, #name, int (*)(int, const char *, int, ...), directory, path, flags, mode);       \
     }
@@ -92,12 +95,7 @@ static int without_nofollow(const struct redirect *where, int flags)
     {                                                                                                        \
         struct redirect where;                                                                               \
         int made;                                                                                            \
-        path = redirect_path(path, &where);                                                                  \
-        if (writes_sysfs(&where, flags)) {                                                                   \
-            errno = EACCES;                                                                                  \
-            return -1;                                                                                       \
-        }                                                                                                    \
-        if (where.kind == REDIRECT_SYSFS && (made = counters_open(path, flags)) >= 0)                        \
+        if (opens_here(&path, flags, &where, &made))                                                         \
             return made;                                                                                     \
         return CALL_OR(-1, #name, int (*)(const char *, int), path, flags);                                  \
     }
@@ -108,12 +106,7 @@ static int without_nofollow(const struct redirect *where, int flags)
     {                                                                                                        \
         struct redirect where;                                                                               \
         int made;                                                                                            \
-        path = redirect_path(path, &where);                                                                  \
-        if (writes_sysfs(&where, flags)) {                                                                   \
-            errno = EACCES;                                                                                  \
-            return -1;                                                                                       \
-        }                                                                                                    \
-        if (where.kind == REDIRECT_SYSFS && (made = counters_open(path, flags)) >= 0)                        \
+        if (opens_here(&path, flags, &where, &made))                                                         \
             return made;                                                                                     \
         return CALL_OR(-1, #name, int (*)(int, const char *, int), directory, path, flags);                  \
     }

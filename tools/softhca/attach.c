@@ -342,6 +342,17 @@ static struct attached *add(struct crowd *crowd)
     return &crowd->list[crowd->count++];
 }
 
+/* Takes ownership. */
+static void keep(struct crowd *crowd, struct attached *at)
+{
+    struct attached *place = add(crowd);
+
+    if (place)
+        *place = *at;
+    else
+        attached_end(at);
+}
+
 static bool has_pid(const struct crowd *crowd, pid_t pid)
 {
     for (unsigned i = 0; i < crowd->count; i++) {
@@ -372,7 +383,7 @@ static void add_from_proc(struct crowd *crowd)
 
     while (processes && (entry = readdir(processes)) != NULL) {
         pid_t pid = (pid_t)atoi(entry->d_name);
-        struct attached at, *place;
+        struct attached at;
 
         if (pid <= 0)
             continue;
@@ -384,11 +395,7 @@ static void add_from_proc(struct crowd *crowd)
             attached_end(&at);
             continue;
         }
-        place = add(crowd);
-        if (place)
-            *place = at;
-        else
-            attached_end(&at);
+        keep(crowd, &at);
     }
     if (processes)
         closedir(processes);
@@ -400,7 +407,7 @@ static void add_from_sockets(struct crowd *crowd)
 
     for (unsigned i = 0; i < blocks.count; i++) {
         struct ucred peer;
-        struct attached at, *place;
+        struct attached at;
         int fd = attach_connect(blocks.list[i], &peer);
 
         if (fd < 0)
@@ -413,11 +420,7 @@ static void add_from_sockets(struct crowd *crowd)
             attached_end(&at);
             continue;
         }
-        place = add(crowd);
-        if (place)
-            *place = at;
-        else
-            attached_end(&at);
+        keep(crowd, &at);
     }
     free(blocks.list);
 }

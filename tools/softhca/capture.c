@@ -153,12 +153,15 @@ static unsigned drain(struct state *state, bool all)
 
 static struct capture_source *add_source(struct state *state)
 {
-    struct capture_source *source = NULL;
+    struct capture_source *source;
 
-    if (state->source_count < SOURCES_MAX)
-        source = calloc(1, sizeof(*source));
+    if (state->source_count == SOURCES_MAX) {
+        fprintf(stderr, "softhca: more than %u processes cannot be captured at once\n", SOURCES_MAX);
+        return NULL;
+    }
+    source = calloc(1, sizeof(*source));
     if (!source)
-        fprintf(stderr, "softhca: more processes than can be captured at once\n");
+        fprintf(stderr, "softhca: out of memory\n");
     return source;
 }
 
@@ -354,11 +357,10 @@ static int finish(struct state *state)
 enum { OPTION_SNAP = 256, OPTION_QP, OPTION_FILES, OPTION_SIZE, OPTION_BUFFER };
 
 static const struct argp_option option_table[] = {
-    {"pid", 'p', "PID", 0, "A process that runs; may be repeated", 0},
+    {"pid", 'p', "PID", 0, "A running process; may be repeated", 0},
     {"write", 'w', "FILE", 0, "The pcapng file; - is standard output, for tshark -i -", 0},
     {"snap", OPTION_SNAP, "BYTES", 0, "Bytes that are kept of each packet, headers included (all)", 0},
-    {"qp", OPTION_QP, "QPN", 0,
-     "Only packets from or to that QP; may be repeated. 1: messages of connection management", 0},
+    {"qp", OPTION_QP, "QPN", 0, "Only packets from or to that QP; may be repeated. 1: CM messages", 0},
     {"file-size", OPTION_SIZE, "BYTES", 0,
      "A new file after so many bytes (k, M, G); names then have a number: x_00001.pcapng", 0},
     {"ring-files", OPTION_FILES, "N", 0, "With --file-size: only the last N files are kept", 0},
@@ -444,11 +446,11 @@ static error_t parse(int key, char *argument, struct argp_state *argp)
         if (!state->files.name)
             argp_error(argp, "-w FILE is missing");
         if (!state->program == !state->pid_count)
-            argp_error(argp, "either -p PID or a program is to be captured");
+            argp_error(argp, "give either -p PID or PROGRAM");
         if (state->files.count && !state->files.size)
             argp_error(argp, "--ring-files needs --file-size");
         if (state->files.size && capture_files_is_stdout(&state->files))
-            argp_error(argp, "--file-size: standard output is one file");
+            argp_error(argp, "--file-size cannot be combined with -w -");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;

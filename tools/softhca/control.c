@@ -113,7 +113,7 @@ static int ask_attached(const struct attached *at, struct control_request *reque
     int result, fd;
 
     if (at->view.header.watched)
-        return refuse(why, size, "it runs under softhca watch, with an adapter that is not SoftHCA");
+        return refuse(why, size, "it runs under softhca watch, with a NIC instead of SoftHCA");
     if (process_is_stopped(&at->view, at->pid))
         return refuse(why, size, "it is stopped");
     fd = connect_to_owner(at);

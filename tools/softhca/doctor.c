@@ -48,7 +48,14 @@ static const char *state_name(enum finding_state state)
 
 static void print(const char *name, const struct finding *finding)
 {
-    printf("%-8s %-22s %s\n", state_name(finding->state), name, finding->reason);
+    const char *line = finding->reason, *end = strchrnul(line, '\n');
+
+    printf("%-8s %-22s %.*s\n", state_name(finding->state), name, (int)(end - line), line);
+    for (; *end; line = end) {
+        line = end + 1;
+        end = strchrnul(line, '\n');
+        printf("%-8s %-22s %.*s\n", "", "", (int)(end - line), line);
+    }
     if (finding->remedy[0])
         printf("%-8s %-22s remedy: %s\n", "", "", finding->remedy);
 }

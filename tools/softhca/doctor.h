@@ -17,7 +17,7 @@ enum finding_state {
 
 struct finding {
     enum finding_state state;
-    char reason[400]; /* what was found, and what it means */
+    char reason[800]; /* what was found, and what it means; in lines */
     char remedy[320]; /* what to change; "" if nothing */
 };
 

@@ -21,37 +21,35 @@
 enum gets { GETS_MAPPED, GETS_MAPPED_IN_CALLS, GETS_MAPPED_IN_CALLS_ALONE, GETS_COPY, GETS_RING };
 
 /* The figures are those of docs/performance.md, of a quiet machine. */
+#define ONE_SIDED "RDMA WRITE, RDMA READ"
+#define MAPPED                                                                                               \
+    ONE_SIDED ", atomics: mapped memory (8 bytes: 0.15 to 0.3 us, 64 KiB: 40 GB/s); SEND: shared-memory "    \
+              "ring (8 bytes: 0.35 us)"
+#define RING_TIME                                                                                            \
+    "8 bytes: 0.4 us, or about 30 us if the peer does not poll and its helper thread has to be woken"
+#define COPY                                                                                                 \
+    ONE_SIDED ": kernel copy (8 bytes: 1.6 to 1.8 us, 64 KiB: 9 GB/s); atomics, SEND: shared-memory ring "   \
+              "(" RING_TIME ")"
+#define RING            ONE_SIDED ", atomics, SEND: shared-memory ring (" RING_TIME "; 64 KiB: 1 to 3 GB/s)"
+#define ONE_THREAD      "programs with one thread: "
+#define SEVERAL_THREADS "\nprograms with several threads: "
 static const struct {
     enum finding_state state;
     const char *words;
 } outcomes[] = {
-    [GETS_MAPPED] = {FINDING_OK,
-                     "WRITE, READ, atomics: mapped memory (8 bytes: 0.15 to 0.3 us, 64 KiB: 40 GB/s); "
-                     "SEND: shared-memory ring (8 bytes: 0.35 us)"},
-    [GETS_MAPPED_IN_CALLS] =
-        {FINDING_NOTE,
-         "a program with one thread: WRITE, READ, atomics: mapped memory (8 bytes: 0.15 to "
-         "0.3 us, 64 KiB: 40 GB/s), SEND: shared-memory ring (8 bytes: 0.35 us); a program with several "
-         "threads: WRITE, READ: kernel copy (8 bytes: 1.6 to 1.8 us, 64 KiB: 9 GB/s), "
-         "atomics, SEND: shared-memory ring (8 bytes: 0.4 us, or about 30 us if the peer does not poll and "
-         "its helper thread has to be woken)"},
-    [GETS_MAPPED_IN_CALLS_ALONE] =
-        {FINDING_NOTE,
-         "a program with one thread: WRITE, READ, atomics: mapped memory (8 bytes: 0.15 to 0.3 us, 64 KiB: "
-         "40 GB/s), SEND: shared-memory ring (8 bytes: 0.35 us); a program with "
-         "several threads: WRITE, READ, atomics, SEND: shared-memory ring (8 bytes: 0.4 us, or about 30 us "
-         "if the peer does not poll and its helper thread has to be woken; 64 KiB: 1 to 3 GB/s)"},
-    [GETS_COPY] = {FINDING_NOTE, "WRITE, READ: kernel copy (8 bytes: 1.6 to 1.8 us, 64 KiB: 9 GB/s); "
-                                 "atomics, SEND: shared-memory ring (8 bytes: 0.4 us, or about 30 us if the "
-                                 "peer does not poll and its helper thread has to be woken)"},
-    [GETS_RING] = {FINDING_LIMITED,
-                   "WRITE, READ, atomics, SEND: shared-memory ring (8 bytes: 0.4 us, or about 30 us if the "
-                   "peer does not poll and its helper thread has to be woken; 64 KiB: 1 to 3 GB/s)"},
+    [GETS_MAPPED] = {FINDING_OK, MAPPED},
+    [GETS_MAPPED_IN_CALLS] = {FINDING_NOTE, ONE_THREAD MAPPED SEVERAL_THREADS COPY},
+    [GETS_MAPPED_IN_CALLS_ALONE] = {FINDING_NOTE, ONE_THREAD MAPPED SEVERAL_THREADS RING},
+    [GETS_COPY] = {FINDING_NOTE, COPY},
+    [GETS_RING] = {FINDING_LIMITED, RING},
 };
+static const char figures[] = "(figures: typical ones, docs/performance.md; not measured here)";
 
 /* What a change leads to. */
-static const char mapped_instead[] = "WRITE, READ and atomics in mapped memory (8 bytes: 0.15 to 0.3 us)";
-static const char copy_instead[] = "WRITE and READ by kernel copy (8 bytes: 1.6 to 1.8 us)";
+static const char mapped_instead[] =
+    "RDMA WRITE, RDMA READ and atomics in mapped memory (8 bytes: typically 0.15 to 0.3 us)";
+static const char copy_instead[] =
+    "RDMA WRITE and RDMA READ by kernel copy (8 bytes: typically 1.6 to 1.8 us)";
 
 /* All that decides. */
 struct environment {
@@ -162,7 +160,7 @@ void probe_environment(struct finding *ret)
     enum gets gets = what_it_gets(&here);
     bool chosen = strcmp(here.local, "auto") != 0 && strcmp(here.local, "mapped") != 0;
 
-    finding_set(ret, outcomes[gets].state, "%s", outcomes[gets].words);
+    finding_set(ret, outcomes[gets].state, "%s\n%s", outcomes[gets].words, figures);
     if (chosen)
         finding_remedy(ret, "unset SOFTHCA_LOCAL (it is %s)", here.local);
     else if (gets == GETS_RING || gets == GETS_MAPPED_IN_CALLS_ALONE)
@@ -178,7 +176,7 @@ void probe_environment(struct finding *ret)
     else if (here.mapping.means.lock_limit != UINT64_MAX)
         finding_remedy(ret,
                        "ulimit -l unlimited: the limit that is set allows a program %llu KiB of mapped "
-                       "memory (half of RLIMIT_MEMLOCK); requests to further memory go by %s",
+                       "memory (half of RLIMIT_MEMLOCK); requests to memory beyond that use %s",
                        (unsigned long long)here.mapping.means.lock_limit / 1024,
                        here.copies ? "kernel copy" : "the shared-memory ring");
 }
@@ -188,7 +186,7 @@ void probe_pid_namespace(struct finding *ret)
     struct stat status;
 
     if (stat("/proc/self/ns/pid", &status) || status.st_ino == FIRST_PID_NAMESPACE) {
-        finding_set(ret, FINDING_OK, "the one of the machine");
+        finding_set(ret, FINDING_OK, "the initial PID namespace");
         return;
     }
     finding_set(ret, FINDING_NOTE,

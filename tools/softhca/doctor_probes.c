@@ -107,7 +107,9 @@ static void probe_pidfd(struct finding *ret)
         if (poll(&wait_for, 1, 5000) == 1)
             finding_set(ret, FINDING_OK, "the end of a peer process is detected at once");
         else
-            finding_set(ret, FINDING_LIMITED, "pidfd did not become readable when a child ended");
+            finding_set(ret, FINDING_LIMITED,
+                        "a pidfd did not become readable when a child ended: the end of a peer process is "
+                        "detected only when its sockets close");
         close(fd);
     }
     if (child > 0)
@@ -120,7 +122,8 @@ static void probe_peerpidfd(struct finding *ret)
     socklen_t length = sizeof(fd);
 
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair)) {
-        finding_set(ret, FINDING_BROKEN, "socketpair: %s", strerror(errno));
+        finding_set(ret, FINDING_BROKEN, "socketpair: %s: processes cannot connect to each other",
+                    strerror(errno));
         return;
     }
     if (getsockopt(pair[0], SOL_SOCKET, SO_PEERPIDFD, &fd, &length) == 0 && fd >= 0) {
@@ -197,20 +200,21 @@ static void probe_vm_readv(struct finding *ret)
     int plain = sibling_reads(false), permitted = plain ? sibling_reads(true) : 0;
 
     if (plain == 0) {
+        finding_set(ret, FINDING_OK,
+                    "an RDMA WRITE or RDMA READ is one copy by its requester (process_vm_writev, "
+                    "process_vm_readv), and a "
+                    "large SEND one by its receiver");
+    } else if (permitted == 0) {
         finding_set(
             ret, FINDING_OK,
-            "a WRITE or READ is one copy by its requester (process_vm_writev, process_vm_readv), and a "
-            "large SEND one by its receiver");
-    } else if (permitted == 0) {
-        finding_set(ret, FINDING_OK,
-                    "a WRITE, READ or large SEND is one copy, where the peer permits it (PR_SET_PTRACER; "
-                    "SoftHCA does)");
+            "an RDMA WRITE, RDMA READ or large SEND is one copy, where the peer permits it (PR_SET_PTRACER; "
+            "SoftHCA does)");
     } else {
-        finding_set(
-            ret, FINDING_LIMITED,
-            "%s: messages are copied twice, through the ring, and a WRITE or READ waits for the peer's "
-            "helper thread",
-            strerror(-permitted));
+        finding_set(ret, FINDING_LIMITED,
+                    "%s: messages are copied twice, through the ring, and an RDMA WRITE or RDMA READ waits "
+                    "for the peer's "
+                    "helper thread",
+                    strerror(-permitted));
     }
 }
 
@@ -339,7 +343,7 @@ static void probe_user_namespace(struct finding *ret)
         finding_remedy(ret, "run with a uid that is mapped in the user namespace");
         return;
     }
-    finding_set(ret, FINDING_OK, "user %u", (unsigned)geteuid());
+    finding_set(ret, FINDING_OK, "uid %u", (unsigned)geteuid());
 }
 
 /* --- network and files --- */
@@ -396,7 +400,7 @@ static void describe_port_owner(struct finding *ret)
         finding_set(ret, FINDING_LIMITED,
                     "in use by a socket that is not in /proc/net/udp (bound to one address only?): %s", then);
     } else {
-        finding_set(ret, FINDING_LIMITED, "taken by another program of user %ld: %s", owner, then);
+        finding_set(ret, FINDING_LIMITED, "in use by another program of uid %ld: %s", owner, then);
         finding_remedy(ret, "stop that program (ss -ulpn 'sport = %d' lists it)", ROCE_PORT);
     }
 }

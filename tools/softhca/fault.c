@@ -25,14 +25,19 @@ static int check(const char *from, const char *text)
     size_t length;
 
     for (; (length = inject_next(&text)) != 0; text += length, count++) {
-        if (length >= sizeof(one))
-            return refuse(from, text, 60, "longer than a fault may be");
+        if (length >= sizeof(one)) {
+            snprintf(why, sizeof(why), "longer than %u characters", INJECT_TEXT_MAX - 1);
+            return refuse(from, text, 60, why);
+        }
         memcpy(one, text, length);
         one[length] = '\0';
         if (!inject_parse(one, &rule, why, sizeof(why)))
             return refuse(from, one, length, why);
-        if (count == INJECT_RULES_MAX)
-            return refuse(from, one, length, "there are more faults than a process can have");
+        if (count == INJECT_RULES_MAX) {
+            snprintf(why, sizeof(why), "more than %u faults, as many as a process can have",
+                     INJECT_RULES_MAX);
+            return refuse(from, one, length, why);
+        }
     }
     return count ? 0 : refuse(from, "", 0, "it names no fault");
 }

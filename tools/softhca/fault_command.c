@@ -44,7 +44,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
             if (fault_add("", argument, &options->faults))
                 exit(2);
         } else if (!read_pid(argument, &options->pid)) {
-            argp_error(state, "'%s' is not a process id", argument);
+            argp_error(state, "'%s' is not a PID", argument);
         }
         return 0;
     case ARGP_KEY_NO_ARGS:

@@ -254,7 +254,7 @@ int command_stats(int argc, char **argv)
     static const struct argp argp = {
         .options = option_table,
         .parser = parse,
-        .doc = "Prints what all processes of this host have counted that use SoftHCA and let you look: "
+        .doc = "Prints the counters of all processes of this host that use SoftHCA and that you may read: "
                "requests, bytes, "
                "latencies, retries, queues, events, memory. The processes are not stopped or disturbed.",
     };

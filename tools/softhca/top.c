@@ -180,7 +180,7 @@ static void add_process(struct out *out, const struct stats_process *process, co
     add_events(out, "cm_events", &process->cm);
     out_begin(out, "network");
     for (unsigned i = 0; i < STATS_NET; i++)
-        out_number(out, stats_network_name(i), process->network[i]);
+        out_number(out, network_names[i].name, process->network[i]);
     out_end(out);
     add_ports(out, process);
     out_begin_array(out, "qps");
@@ -334,7 +334,8 @@ static const struct screen *load_screen(void)
     snprintf(path, sizeof(path), "%s/libsofthca-screen.so", place.directory);
     if (access(path, R_OK)) {
         fprintf(stderr,
-                "softhca: this build of softhca top has no terminal: %s is missing. Install ncurses' headers "
+                "softhca: this build of softhca top has no terminal interface: %s is missing. Install "
+                "ncurses' headers "
                 "(Debian: "
                 "libncurses-dev, Fedora: ncurses-devel) and build again; softhca top --once works without\n",
                 path);
@@ -343,11 +344,11 @@ static const struct screen *load_screen(void)
     module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     screen = module ? dlsym(module, SCREEN_SYMBOL) : NULL;
     if (!screen || screen->interface != SCREEN_INTERFACE) {
-        fprintf(
-            stderr,
-            "softhca: cannot load softhca top's terminal: %s. Install ncurses (Debian: libncursesw6, Fedora: "
-            "ncurses-libs); softhca top --once works without\n",
-            screen ? "it is of another release of SoftHCA" : dlerror());
+        fprintf(stderr,
+                "softhca: cannot load the terminal interface of softhca top: %s. Install ncurses (Debian: "
+                "libncursesw6, Fedora: "
+                "ncurses-libs); softhca top --once works without\n",
+                screen ? "it is of another release of SoftHCA" : dlerror());
         return NULL;
     }
     return screen;

@@ -147,9 +147,11 @@ static void draw_table(struct view_state *state)
     }
     if (!state->rows.count)
         put(state, 4, 2, SCREEN_DIM, "%s",
-            state->filter[0] ? "Nothing matches the filter."
-            : qps            ? "No QPs."
-                             : "No process uses SoftHCA, or none lets you look.");
+            state->filter[0]    ? "Nothing matches the filter."
+            : qps               ? "No QPs."
+            : state->now.hidden ? "The processes that use SoftHCA cannot be read: they are of other users, "
+                                  "or not dumpable. Run softhca top as root."
+                                : "No process of this host uses SoftHCA.");
 }
 
 /* Latencies as bars: from the first bucket with one to the last. */
@@ -188,14 +190,14 @@ static int draw_counts(const struct view_state *state, const struct traffic_reco
     static const enum traffic_kind kinds[] = {TRAFFIC_SEND, TRAFFIC_WRITE, TRAFFIC_READ, TRAFFIC_ATOMIC,
                                               TRAFFIC_ATOMIC_WRITE};
 
-    put(state, line++, 0, SCREEN_BOLD, "%-14s %10s %15s %12s %15s %11s %15s", "Requests", "as packets",
-        "bytes", "by itself", "bytes", "of the peer", "bytes");
+    put(state, line++, 0, SCREEN_BOLD, "%-14s %10s %15s %13s %15s %11s %15s", "Requests", "as packets",
+        "bytes", "executed here", "bytes", "received", "bytes");
     for (unsigned i = 0; i < array_size(kinds); i++) {
         const struct traffic_count *sent = &traffic->requested[TRAFFIC_BY_PACKETS][kinds[i]];
         const struct traffic_count *direct = &traffic->requested[TRAFFIC_BY_REQUESTER][kinds[i]];
         const struct traffic_count *executed = &traffic->executed[kinds[i]];
 
-        put(state, line++, 2, SCREEN_PLAIN, "%-12s %10llu %15llu %12llu %15llu %11llu %15llu",
+        put(state, line++, 2, SCREEN_PLAIN, "%-12s %10llu %15llu %13llu %15llu %11llu %15llu",
             stats_kind_name(kinds[i]), (unsigned long long)sent->messages, (unsigned long long)sent->bytes,
             (unsigned long long)direct->messages, (unsigned long long)direct->bytes,
             (unsigned long long)executed->messages, (unsigned long long)executed->bytes);
@@ -261,17 +263,19 @@ static void draw_help(const struct view_state *state)
         "+ -        refresh less often, more often",
         "SPACE      pause",
         "",
-        "PATH       ring, cma (kernel copy), self, mapped (memory), wire (network); +N: QPs with another one",
+        "PATH       ring, cma (kernel copy), self (same process), mapped (memory), wire (network), or none:",
+        "           searched (peer not found yet), nobody (no such QP), gone (peer process ended),",
+        "           port down, unknown (not known yet); +N: QPs with another one",
         "PEER       QP, and process, if it is of this host",
         "OUT, IN    messages and bytes of payload per second. What a requester executes by itself, in mapped",
         "           memory of the peer or by kernel copy, is counted at the requester only.",
-        "P50<, P99< this part of the requests took less, from post to completion",
+        "P50<, P99< 50 % and 99 % of the requests took less than this, from post to completion",
         "RETR, RNR  retransmissions, and RNR NAKs received, per second",
         "CQ         unpolled completions / capacity; of a QP, of the fuller of its CQs",
         "SENDS      send requests outstanding / slots;  RECVS  receives posted / slots",
         "UNACK      events that were read and not acknowledged",
         "DROPS      requests and datagrams dropped;  FAILED  completions with an error",
-        "REG,MAPPED bytes of registered memory, and of those that are mapped memory",
+        "REG,MAPPED bytes of registered memory, and how many of them peers can map",
     };
 
     put(state, 2, 0, SCREEN_TITLE, "%-*.*s", state->width, state->width, "Keys and columns (any key: back)");

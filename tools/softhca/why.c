@@ -30,7 +30,7 @@ static const struct {
 } kinds[] = {
     {"context", OBJECT_CONTEXT}, {"pd", OBJECT_PD}, {"mr", OBJECT_MR},           {"mw", OBJECT_MW},
     {"cq", OBJECT_CQ},           {"qp", OBJECT_QP}, {"channel", OBJECT_CHANNEL}, {"srq", OBJECT_SRQ},
-    {"wq", OBJECT_WQ},           {"ah", OBJECT_AH}, {"table", OBJECT_IND_TABLE}, {"id", OBJECT_CM_ID},
+    {"wq", OBJECT_WQ},           {"ah", OBJECT_AH}, {"table", OBJECT_IND_TABLE}, {"cm_id", OBJECT_CM_ID},
     {"td", OBJECT_TD},           {"dm", OBJECT_DM}, {"xrcd", OBJECT_XRCD},
 };
 
@@ -155,7 +155,7 @@ static int explain(const struct options *options, const struct view *view, struc
     if (form < 0) {
         fprintf(stderr,
                 "softhca: '%s' is neither a wr_id nor an object (KIND:NUMBER; KIND is one of context, pd, "
-                "mr, mw, cq, qp, channel, srq, wq, ah, table, td, xrcd, dm, id)\n",
+                "mr, mw, cq, qp, channel, srq, wq, ah, table, td, xrcd, dm, cm_id)\n",
                 options->what);
         return 2;
     }

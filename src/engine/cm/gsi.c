@@ -58,8 +58,8 @@ static struct list absent = {&absent, &absent}; /* for services without holder; 
 static bool flushing;                           /* a thread is in gsi_flush() and takes what is queued */
 static uint64_t last_cookie;
 static struct budget waiting_mads =
-    BUDGET_INIT(waiting_mads, "unread connection management messages (MADs)",
-                "its processes do not read their messages: they are probably stopped or hung");
+    BUDGET_INIT(waiting_mads, "unread CM messages (MADs)",
+                "Its processes do not read their messages: look whether they are stopped or hang");
 static _Atomic uint32_t from_network_count;
 static unsigned from_network_absent; /* in `absent` */
 
@@ -517,7 +517,7 @@ static const char *why_not_sent(struct link *link, const struct packet *packet, 
     uint32_t comm_id;
 
     if (!gid_is_of_host(packet->grh.source))
-        return "its source GID is none of this host";
+        return "its source GID is not a GID of this host";
     return cm_mad_claim(mad, MAD_LENGTH, &comm_id) && !local_is_owner(link, comm_id >> 16)
                ? "its communication ID belongs to another process"
                : NULL;
@@ -531,7 +531,7 @@ static const char *why_not_forwarded(struct link *link, const struct packet *pac
     if (!link_is_self(link) && !udp_trusts(link_peer_uid(link)))
         return "UDP port 4791 is bound by another user, so that process cannot have received it";
     return !network_is_forced() && gid_is_of_host(packet->grh.source)
-               ? "its source GID is one of this host, so it cannot come from the network"
+               ? "its source GID is a GID of this host, so it cannot come from the network"
                : NULL;
 }
 
@@ -550,14 +550,14 @@ void gsi_receive(struct lane *lane, const struct packet *packet)
     const char *why;
 
     if (!is_mad(packet)) {
-        log_info("QP1: packet from process %d dropped: it is no connection management message (MAD)",
+        log_info("QP1: packet from process %d dropped: it is not a CM message (MAD)",
                  (int)link_peer_pid(link));
         return;
     }
     memcpy(mad, packet->payload, sizeof(mad)); /* shared memory: copied before it is checked */
     why = from_network ? why_not_forwarded(link, packet) : why_not_sent(link, packet, mad);
     if (why) {
-        log_info("QP1: connection management message (MAD) %s process %d (uid %u) dropped: %s; if it was a "
+        log_info("QP1: CM message (MAD) %s process %d (uid %u) dropped: %s; if it was a "
                  "genuine one, its connection attempt times out",
                  from_network ? "from the network, forwarded by" : "from", (int)link_peer_pid(link),
                  (unsigned)link_peer_uid(link), why);
@@ -581,8 +581,8 @@ void gsi_receive_from_network(const struct packet *packet)
     };
 
     if (!is_mad(packet) || packet->src_qpn != MAD_QPN) {
-        log_debug("QP1: packet from the network dropped: it is no connection management message (wrong "
-                  "length, or its source QP is not 1)");
+        log_debug("QP1: packet from the network dropped: it is not a CM message (wrong length, or its source "
+                  "QP is not 1)");
         return;
     }
     memcpy(to.local_gid, packet->grh.source, 16);

@@ -174,12 +174,12 @@ static void take_host_names(struct service *service)
         host_name(service->address.service_id, families[i], name);
         error = local_name_take(name, &service->host_names[index_of(families[i])]);
         if (error)
-            log_info("RDMA CM service ID 0x%016llx (port %u): requests to %s addresses of this host, other "
-                     "than those that this process listens on, do not come here: %s (EADDRINUSE: another "
-                     "process that listens gets them)",
-                     (unsigned long long)service->address.service_id,
+            log_info("RDMA CM port %u (service ID 0x%016llx): connection requests to %s addresses of this "
+                     "host on which nothing listens do not go to this listener: %s",
                      (unsigned)(service->address.service_id & 0xffff),
-                     families[i] == SERVICE_ANY_IPV6 ? "IPv6" : "IPv4", strerror(-error));
+                     (unsigned long long)service->address.service_id,
+                     families[i] == SERVICE_ANY_IPV6 ? "IPv6" : "IPv4",
+                     error == -EADDRINUSE ? "another listener of that port gets them" : strerror(-error));
     }
 }
 
@@ -392,7 +392,7 @@ static bool take_set(void)
         }
     }
     log_error("all ephemeral RDMA CM ports of this host are taken (%u to %u, net.ipv4.ip_local_port_range): "
-              "end processes that hold rdma_cm ids (softhca ps lists them), or widen the range",
+              "end processes that hold cm_ids (softhca ps lists them), or widen the range",
               first_port, last_port);
     return false;
 }

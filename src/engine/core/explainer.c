@@ -16,13 +16,10 @@
 #include "explain/explain.h"
 #include "explain/hangs.h"
 #include "explain/neighbour.h"
+#include "explain/told_once.h"
 #include "segment/refused.h"
 #include "segment/segment.h"
 #include "segment/stack.h"
-
-#define TEXT_LIMIT     (256u << 10)
-#define TOLD_OF_A_KIND 32u
-#define REMEMBERED     64u
 
 enum form { FORM_OFF, FORM_TEXT, FORM_JSON };
 
@@ -32,10 +29,7 @@ static enum form form;
 static bool only_wrong;
 static void (*handler)(const char *text, void *argument);
 static void *handler_argument;
-/* Topics (call sites or hashes of the first line) of texts that were given. Programs retry a destroy that is refused:
- * a call site is told of once. */
-static uint64_t told[REMEMBERED];
-static unsigned told_next;
+static struct told_once told;
 static uint64_t remarks[REMARKS];
 static uint32_t untold_refusal = NO_OBJECT; /* record of the last refused call that was only counted */
 static int exit_status;                     /* 0: also if it is not known */
@@ -44,7 +38,7 @@ static int exit_status;                     /* 0: also if it is not known */
 #define KIND_DROPS  (EXPLAIN_REFUSED + 3)
 #define KIND_STRIKE (EXPLAIN_REFUSED + 4)
 /* Texts given of each enum explanation, of losses, of faults, of drops, of injected faults. */
-static unsigned told_of_kind[KIND_STRIKE + 1];
+_Static_assert(KIND_STRIKE < TOLD_KINDS_MAX, "a count for each kind");
 
 #define FAULTS 64u
 static struct lock faults_lock = LOCK_INIT; /* a leaf; guards both below */
@@ -114,9 +108,7 @@ void explainer_after_fork_in_child(void)
     lock_init(&telling);
     atomic_store_explicit(&is_telling, false, memory_order_relaxed);
     atomic_store_explicit(&fault_count, 0, memory_order_relaxed);
-    told_next = 0;
-    memset(told, 0, sizeof(told));
-    memset(told_of_kind, 0, sizeof(told_of_kind));
+    memset(&told, 0, sizeof(told));
     memset(remarks, 0, sizeof(remarks));
     untold_refusal = NO_OBJECT;
 }
@@ -155,20 +147,11 @@ static bool has_topic(unsigned kind)
 static bool is_new(unsigned kind, uint64_t topic, bool *ret_last)
 {
     *ret_last = false;
-    if (has_topic(kind)) {
-        for (unsigned i = 0; i < REMEMBERED; i++) {
-            if (told[i] == topic) {
-                remarks[REMARK_REPEATED]++;
-                return false;
-            }
-        }
-        told[told_next++ % REMEMBERED] = topic;
+    if (has_topic(kind) && !told_once_topic(&told, topic)) {
+        remarks[REMARK_REPEATED]++;
+        return false;
     }
-    if (form == FORM_JSON)
-        return true;
-    told_of_kind[kind]++;
-    *ret_last = told_of_kind[kind] == TOLD_OF_A_KIND;
-    return told_of_kind[kind] <= TOLD_OF_A_KIND;
+    return form == FORM_JSON || told_once_kind(&told, kind, ret_last);
 }
 
 /* What the text is about: in JSON its first line, else the place in the program, if it is known. */
@@ -202,7 +185,7 @@ static void tell(unsigned kind, const struct out *out, uint32_t stack)
 
 static void begin(struct out *out, bool counting)
 {
-    out_init(out, form == FORM_JSON, TEXT_LIMIT);
+    out_init(out, form == FORM_JSON, TOLD_TEXT_LIMIT);
     out->counting = counting;
 }
 
@@ -506,8 +489,9 @@ static void tell_remarks(void)
     bool any;
 
     words_add(&words,
-              "the program exits with status %d. Counted, and shown in detail only with %s: ", exit_status,
-              "SOFTHCA_EXPLAIN_WHAT=all (softhca run --all)");
+              "the program exits with status %d. What may have contributed (details: softhca run --all, "
+              "SOFTHCA_EXPLAIN_WHAT=all): ",
+              exit_status);
     lock_acquire(&lock);
     any = words_add_remarks(&words, remarks);
     memset(remarks, 0, sizeof(remarks));
@@ -544,7 +528,7 @@ char *explainer_object(enum object_kind kind, uint32_t number, bool json)
 
     if (!segment_is_open() || !open_view(&view))
         return NULL;
-    out_init(&out, json, TEXT_LIMIT);
+    out_init(&out, json, TOLD_TEXT_LIMIT);
     explain_object(&view, &out, kind, number);
     return out.text;
 }
@@ -556,7 +540,7 @@ char *explainer_work(uint64_t wr_id, uint32_t qpn, bool json)
 
     if (!segment_is_open() || !open_view(&view))
         return NULL;
-    out_init(&out, json, TEXT_LIMIT);
+    out_init(&out, json, TOLD_TEXT_LIMIT);
     explain_work(&view, &out, wr_id, qpn);
     return out.text;
 }

@@ -80,11 +80,11 @@ static struct inject_plan *read_plan(const char *list)
 
     while (plan && ((fault = read_next(&list, text, why, sizeof(why))) || why[0])) {
         if (!fault) {
-            log_warn("SOFTHCA_FAULT: '%s': %s; left out", text, why);
+            log_warn("SOFTHCA_FAULT: '%s': %s; ignored", text, why);
             continue;
         }
         if (plan->count == INJECT_RULES_MAX) {
-            log_warn("SOFTHCA_FAULT: more than %u faults; the rest is left out", INJECT_RULES_MAX);
+            log_warn("SOFTHCA_FAULT: more than %u faults; the rest is ignored", INJECT_RULES_MAX);
             free(fault);
             break;
         }
@@ -130,7 +130,7 @@ static int read_added(const char *list, struct inject_plan *plan, char *why, siz
         if (plan->count == INJECT_RULES_MAX)
             snprintf(wrong, sizeof(wrong), "%u faults are loaded, and no more are possible", plan->count);
         else if (!inject_is_for_process(&fault->rule, exe, getpid()))
-            snprintf(wrong, sizeof(wrong), "it names another program or process");
+            snprintf(wrong, sizeof(wrong), "its exe= or pid= is another program or process than this one");
         if (wrong[0]) {
             free(fault);
             break;

@@ -192,7 +192,8 @@ static bool dispatch(int fd)
     }
     if (fd == kick_fd) {
         if (read(kick_fd, &kicks, sizeof(kicks)) < 0 && errno != EAGAIN)
-            log_error("helper thread: read from its eventfd: %s", strerror(errno));
+            log_error("the helper thread cannot read its eventfd (%s): it may use a whole processor",
+                      strerror(errno));
         explainer_tell_faults();
     } else if (fd == local_event_fd()) {
         bool channel, packets = local_dispatch(&channel);

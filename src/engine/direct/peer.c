@@ -200,7 +200,7 @@ static void set_state(struct direct_peer *peer, enum direct_peer_state state)
         state == DIRECT_PEER_USELESS
             ? "cannot be mapped here, because its published segment (the memory in which it publishes its "
               "objects) cannot be used: ring and kernel copy are used (slower)"
-        : state == DIRECT_PEER_ASKED ? "is being asked for"
+        : state == DIRECT_PEER_ASKED ? "is being requested"
                                      : "can be mapped here");
 }
 

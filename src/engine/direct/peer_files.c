@@ -49,9 +49,10 @@ static struct mapped_file *open_file(const char *path, struct mapped_file_descri
     int fd = memory_file_open(path, writable ? O_RDWR : O_RDONLY, &size);
 
     if (fd < 0) {
-        log_info("mapped memory: cannot open %s of the peer process: %s (EBADF: it is no memfd; EPERM: it is "
-                 "not sealed against shrinking and growing); ring and kernel copy are used (slower)",
-                 path, strerror(-fd));
+        log_info(
+            "mapped memory: cannot open %s of the peer process: %s (EBADF: it is not a memfd; EPERM: it is "
+            "not sealed against shrinking and growing); ring and kernel copy are used (slower)",
+            path, strerror(-fd));
         return NULL;
     }
     file = accept_file(fd, path, description, writable);

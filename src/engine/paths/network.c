@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* The network path: packets to other hosts, and with SOFTHCA_PATH=wire all packets. Outgoing packets go to
  * the lanes of src/udp, arriving ones to the QPs. Lost packets are the transport's concern. */
-#include <arpa/inet.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/gid_text.h"
 #include "base/log.h"
 #include "base/rundown.h"
 #include "engine/cm/gsi.h"
@@ -254,7 +254,7 @@ void network_send_mad(const struct cm_path *to, const uint8_t mad[MAD_LENGTH])
         .traffic_class = to->traffic_class,
         .hop_limit = to->hop_limit,
     };
-    char gid[INET6_ADDRSTRLEN];
+    char gid[GID_TEXT];
     uint32_t ifindex;
     int error;
 
@@ -265,8 +265,7 @@ void network_send_mad(const struct cm_path *to, const uint8_t mad[MAD_LENGTH])
     memcpy(path.destination, to->remote_gid, sizeof(path.destination));
     error = udp_send(udp_lane(MAD_QPN), &path, &packet, &payload, 1);
     if (error)
-        log_info("CM MAD to %s dropped: %s", inet_ntop(AF_INET6, to->remote_gid, gid, sizeof(gid)),
-                 strerror(-error));
+        log_info("CM message (MAD) to %s dropped: %s", gid_text(to->remote_gid, gid), strerror(-error));
 }
 
 void network_flush_mads(void)

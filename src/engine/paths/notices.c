@@ -31,7 +31,7 @@ struct notice {
 
 static struct budget notices_of_others =
     BUDGET_INIT(notices_of_others, "drop notices (that a request was dropped) waiting to be read",
-                "its processes do not read their messages: they are probably stopped or hung");
+                "Its processes do not read their messages: look whether they are stopped or hang");
 
 static _Atomic bool told_of_loss;
 

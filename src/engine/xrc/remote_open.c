@@ -64,7 +64,7 @@ static _Atomic uint32_t wanted; /* futex of that thread: incremented after each 
 
 static struct budget waiting_messages =
     BUDGET_INIT(waiting_messages, "messages of ibv_open_qp() waiting to be read",
-                "its processes do not read their messages: they are probably stopped or hung");
+                "Its processes do not read their messages: look whether they are stopped or hang");
 static _Atomic bool told_of_loss;
 
 /* --- sending -------------------------------------------------------------------------------------------- */

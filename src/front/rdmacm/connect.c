@@ -128,7 +128,7 @@ static int connect_reliably(struct id *id, const struct rdma_conn_param *param)
     int error;
 
     if (!id->public.qp && !param)
-        return refuse_because(-EINVAL, "conn_param is NULL: an id without a QP needs conn_param.qp_num");
+        return refuse_because(-EINVAL, "conn_param is NULL: a cm_id without a QP needs conn_param.qp_num");
     error = choose_resources(id, param);
     if (!error)
         error = compose(id, param, CM_REQ_PRIVATE, &message);
@@ -191,7 +191,8 @@ RDMACM_EXPORT int rdma_establish(struct rdma_cm_id *public)
         return conclude(id_refuse(id, "rdma_establish"));
     if (public->qp)
         return conclude(refuse_because(
-            -EINVAL, "the id has a QP of rdma_create_qp(): rdma_establish() is only for ids without one"));
+            -EINVAL,
+            "the cm_id has a QP of rdma_create_qp(): rdma_establish() is only for cm_ids without one"));
     before = id_state(id);
     id_enter(id, ID_CONNECTED); /* first: the peer's next message may arrive at once */
     error = calls->establish(id->agent_id);
@@ -216,7 +217,7 @@ static int accept_reliably(struct id *id, const struct rdma_conn_param *param)
     int error;
 
     if (!id->public.qp && !param)
-        return refuse_because(-EINVAL, "conn_param is NULL: an id without a QP needs conn_param.qp_num");
+        return refuse_because(-EINVAL, "conn_param is NULL: a cm_id without a QP needs conn_param.qp_num");
     if (accept.private_length > CM_REP_PRIVATE)
         return refuse_range("private_data_len", (int64_t)accept.private_length, 0, CM_REP_PRIVATE);
     error = choose_resources(id, param);
@@ -239,7 +240,7 @@ static int accept_datagrams(struct id *id, const struct rdma_conn_param *param)
     if (length > CM_SIDR_REP_PRIVATE)
         return refuse_range("private_data_len", (int64_t)length, 0, CM_SIDR_REP_PRIVATE);
     if (!id->public.qp && !param)
-        return refuse_because(-EINVAL, "conn_param is NULL: an id without a QP needs conn_param.qp_num");
+        return refuse_because(-EINVAL, "conn_param is NULL: a cm_id without a QP needs conn_param.qp_num");
     return calls->resolve_accept(id->agent_id, own_qpn(id, param), id->qkey,
                                  length ? param->private_data : NULL, length);
 }
@@ -253,8 +254,8 @@ RDMACM_EXPORT int rdma_accept(struct rdma_cm_id *public, struct rdma_conn_param 
     if (id_check(id) != 0)
         return conclude(id_refuse(id, "rdma_accept"));
     if (!id->passive)
-        return conclude(
-            refuse_because(-EINVAL, "the id is not from an RDMA_CM_EVENT_CONNECT_REQUEST: accept event->id"));
+        return conclude(refuse_because(
+            -EINVAL, "the cm_id is not from an RDMA_CM_EVENT_CONNECT_REQUEST: accept event->id"));
     if (id_state(id) != ID_CONNECTING)
         return conclude(id_refuse_state(id, STATE_BIT(ID_CONNECTING)));
     id_enter(id, ID_CONNECTED); /* first: the peer may disconnect at once, and the id may be destroyed then */

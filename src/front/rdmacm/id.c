@@ -243,9 +243,9 @@ int id_refuse(const struct id *id, const char *call)
     int error = id_check(id);
 
     if (error == -EINVAL)
-        calls->misused(MISUSE_AFTER, call, "id", id->number, error, &id->note);
+        calls->misused(MISUSE_AFTER, call, "cm_id", id->number, error, &id->note);
     else if (error == -EBADF)
-        calls->misused(MISUSE_CHANNEL, call, "id", id->number, error, &id->note);
+        calls->misused(MISUSE_CHANNEL, call, "cm_id", id->number, error, &id->note);
     return error;
 }
 
@@ -265,7 +265,7 @@ RDMACM_EXPORT int rdma_destroy_id(struct rdma_cm_id *public)
     struct id *id = id_of(public);
 
     if (atomic_exchange_explicit(&id->destroyed, true, memory_order_relaxed)) {
-        calls->misused(MISUSE_TWICE, "rdma_destroy_id", "id", id->number, -EINVAL, &id->note);
+        calls->misused(MISUSE_TWICE, "rdma_destroy_id", "cm_id", id->number, -EINVAL, &id->note);
         return conclude(-EINVAL);
     }
     if (id_is_inherited(id)) {
@@ -274,7 +274,7 @@ RDMACM_EXPORT int rdma_destroy_id(struct rdma_cm_id *public)
         return 0;
     }
     if (atomic_load_explicit(&id->ended, memory_order_relaxed)) {
-        calls->misused(MISUSE_CHANNEL, "rdma_destroy_id", "id", id->number, 0, &id->note);
+        calls->misused(MISUSE_CHANNEL, "rdma_destroy_id", "cm_id", id->number, 0, &id->note);
         events_disown(id); /* no thread could acknowledge them any more */
     } else {
         retire(id);

@@ -78,7 +78,8 @@ static int attributes_for(struct id *id, struct ibv_qp_attr *attributes, int *re
         return refuse_missing_device();
     if (error || id->public.qp_type == IBV_QPT_UD) {
         if (attributes->qp_state != IBV_QPS_INIT && id->public.qp_type != IBV_QPT_UD)
-            return refuse_because(-EINVAL, "the id is not connected yet: qp_state may only be IBV_QPS_INIT");
+            return refuse_because(-EINVAL,
+                                  "the cm_id is not connected yet: qp_state may only be IBV_QPS_INIT");
         attributes_of_port(id, attributes, ret_mask);
         return 0;
     }

@@ -281,6 +281,12 @@ static void take_failed(struct rsocket *rsocket, const struct ibv_wc *completion
     endpoint_fail(rsocket, error_of(completion->status));
 }
 
+static void disconnect_for(struct rsocket *rsocket, int error)
+{
+    endpoint_fail(rsocket, error);
+    rdma_disconnect(rsocket->id);
+}
+
 static void take_completion(struct rsocket *rsocket, const struct ibv_wc *completion)
 {
     int error;
@@ -294,14 +300,17 @@ static void take_completion(struct rsocket *rsocket, const struct ibv_wc *comple
         return;
     }
     rsocket->endpoint.receives_owed++;
-    error = completion->opcode == IBV_WC_RECV_RDMA_WITH_IMM
-                ? stream_arrive(&rsocket->stream, be32toh(completion->imm_data))
-                : -EPROTO;
+    if (completion->opcode != IBV_WC_RECV_RDMA_WITH_IMM) {
+        log_warn("rsocket: protocol error: a SEND from the peer, where rsockets have an RDMA WRITE with "
+                 "immediate (is the peer an rsocket?), disconnecting");
+        disconnect_for(rsocket, -EPROTO);
+        return;
+    }
+    error = stream_arrive(&rsocket->stream, be32toh(completion->imm_data));
     if (error) {
         log_warn("rsocket: protocol error: invalid immediate data %#x from the peer, disconnecting",
                  be32toh(completion->imm_data));
-        endpoint_fail(rsocket, error);
-        rdma_disconnect(rsocket->id);
+        disconnect_for(rsocket, error);
     }
 }
 

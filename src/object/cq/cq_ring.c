@@ -98,9 +98,7 @@ int cq_resize(struct cq *cq, uint32_t cqe)
     produced = atomic_load_explicit(&cq->record->produced, memory_order_relaxed);
     unpolled = produced - atomic_load_explicit(&cq->record->consumed, memory_order_relaxed);
     if (unpolled > cqe) {
-        error = refused_of(
-            refuse_range("cqe (less than there are unpolled completions)", cqe, unpolled, LIMIT_CQE),
-            OBJECT_CQ, cq->number);
+        error = refused_of(refuse(-EINVAL, REFUSAL_HOLDS, "cqe", cqe, unpolled, 0), OBJECT_CQ, cq->number);
     } else {
         struct cqe *ring = (struct cqe *)memory.at;
 

@@ -15,6 +15,7 @@
 #include "base/sys.h"
 #include "base/types.h"
 #include "object/device/context.h"
+#include "rules/event_name.h"
 #include "segment/provenance.h"
 
 #define TYPE_BITS 5
@@ -206,9 +207,9 @@ void async_raise(struct async_queue *queue, const struct ibv_async_event *event,
     }
     lock_release(&queue->queue.lock);
     if (dropped)
-        log_warn("asynchronous event dropped (enum ibv_event_type %u): its object already has %d events that "
+        log_warn("asynchronous event %s dropped: its object already has %d events that "
                  "the program has not read; it has to call ibv_get_async_event() more often",
-                 type, ASYNC_PENDING_LIMIT);
+                 event_name(type), ASYNC_PENDING_LIMIT);
 }
 
 void ack_account_report(struct ack_account *account, uint32_t type)

@@ -268,6 +268,32 @@ posted:
     return refused_of(error, OBJECT_QP, qp->ibv.qp_num);
 }
 
+/* Takes the locks that post_end() releases, also if it fails. post_lock: a batch of extended posting uses the slots behind
+ * `posted`. */
+static int post_begin(struct qp *qp, uint32_t *ret_posted)
+{
+    int error;
+
+    if (qp->is_extended)
+        lock_acquire(&qp->post_lock);
+    rundown_enter();
+    lock_acquire(&qp->lock);
+    *ret_posted = atomic_load_explicit(&qp->record->sender.posted, memory_order_relaxed);
+    error = transition_check_post_send((enum ibv_qp_type)qp->record->type, qp_state(qp));
+    if (!error && send_queue_room(qp, *ret_posted) == 0)
+        error = post_refuse_full(qp, *ret_posted);
+    return error;
+}
+
+static int post_end(struct qp *qp, int error, bool more)
+{
+    qp_ports->unlock(qp, more);
+    rundown_exit();
+    if (qp->is_extended)
+        lock_release(&qp->post_lock);
+    return refused_of(error, OBJECT_QP, qp->ibv.qp_num);
+}
+
 int qp_post_altered(struct qp *qp, struct ibv_send_wr *wr, qp_alter_send *alter)
 {
     struct sender *sender = &qp->record->sender;
@@ -277,15 +303,8 @@ int qp_post_altered(struct qp *qp, struct ibv_send_wr *wr, qp_alter_send *alter)
 
     if (context_is_inherited(qp->context))
         return destroyed_refuse(DESTROYED_QP, qp, "ibv_post_send");
-    if (qp->is_extended)
-        lock_acquire(&qp->post_lock);
-    rundown_enter();
-    lock_acquire(&qp->lock);
-    posted = atomic_load_explicit(&sender->posted, memory_order_relaxed);
+    error = post_begin(qp, &posted);
     qp->stamp = provenance_stamp();
-    error = transition_check_post_send((enum ibv_qp_type)qp->record->type, qp_state(qp));
-    if (!error && send_queue_room(qp, posted) == 0)
-        error = post_refuse_full(qp, posted);
     if (!error)
         error = write_send_wqe(qp, send_wqe_at(&qp->transport, posted), wr);
     if (!error) {
@@ -293,20 +312,16 @@ int qp_post_altered(struct qp *qp, struct ibv_send_wr *wr, qp_alter_send *alter)
         atomic_store_explicit(&sender->posted, posted + 1, memory_order_release);
         more = qp_run_sender(qp, qp->stamp);
     }
-    qp_ports->unlock(qp, more);
-    rundown_exit();
-    if (qp->is_extended)
-        lock_release(&qp->post_lock);
-    return refused_of(error, OBJECT_QP, qp->ibv.qp_num);
+    return post_end(qp, error, more);
 }
 
 /* Programs built with verbs.h of rdma-core before 39 have the check of the type alone in their ibv_bind_mw(). */
 static int check_bind(const struct mw *mw, const struct ibv_mw_bind_info *info)
 {
     if (!info->mr && info->addr)
-        return refuse_range("bind_info.addr without bind_info.mr", (int64_t)info->addr, 0, 0);
+        return refuse_because(-EINVAL, "bind_info.mr is NULL, but bind_info.addr is not 0");
     if (!info->mr && info->length)
-        return refuse_range("bind_info.length without bind_info.mr", (int64_t)info->length, 0, 0);
+        return refuse_because(-EINVAL, "bind_info.mr is NULL, but bind_info.length is not 0");
     if (info->mr && info->mr->pd != mw->ibv.pd)
         return refuse_because(-EPERM, "bind_info.mr is of another PD than the MW");
     return 0;
@@ -327,15 +342,7 @@ int qp_bind_window(struct qp *qp, struct mw *mw, const struct ibv_mw_bind *bind)
     error = check_bind(mw, &bind->bind_info);
     if (error)
         return refused_of(error, OBJECT_QP, qp->ibv.qp_num);
-    /* post_lock: a batch of extended posting uses the slots behind `posted`. */
-    if (qp->is_extended)
-        lock_acquire(&qp->post_lock);
-    rundown_enter();
-    lock_acquire(&qp->lock);
-    posted = atomic_load_explicit(&sender->posted, memory_order_relaxed);
-    error = transition_check_post_send((enum ibv_qp_type)qp->record->type, qp_state(qp));
-    if (!error && send_queue_room(qp, posted) == 0)
-        error = post_refuse_full(qp, posted);
+    error = post_begin(qp, &posted);
     if (!error) {
         wqe = send_wqe_at(&qp->transport, posted);
         random = qp->transport.ports->random(&qp->transport);
@@ -350,11 +357,7 @@ int qp_bind_window(struct qp *qp, struct mw *mw, const struct ibv_mw_bind *bind)
         mw->ibv.rkey = new_rkey;
         more = qp_run_sender(qp, qp->stamp);
     }
-    qp_ports->unlock(qp, more);
-    rundown_exit();
-    if (qp->is_extended)
-        lock_release(&qp->post_lock);
-    return refused_of(error, OBJECT_QP, qp->ibv.qp_num);
+    return post_end(qp, error, more);
 }
 
 int qp_post_recv(struct qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)

@@ -250,8 +250,7 @@ int srq_modify(struct srq *srq, const struct ibv_srq_attr *attributes, int mask)
     lock_acquire(&srq->lock);
     max_wr = resize ? slots - 1 : srq->record->max_wr;
     if (resize && attributes->max_wr < waiting(srq))
-        error = refuse_range("max_wr (less than there are receives)", attributes->max_wr, waiting(srq),
-                             LIMIT_SRQ_WR);
+        error = refuse(-EINVAL, REFUSAL_HOLDS, "max_wr", attributes->max_wr, waiting(srq), 0);
     else if (arm && attributes->srq_limit > max_wr)
         error = refuse_range("srq_limit", attributes->srq_limit, 0, max_wr);
     refused_of(error, OBJECT_SRQ, srq->number);

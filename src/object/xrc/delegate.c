@@ -23,7 +23,7 @@
 
 static struct budget delegates =
     BUDGET_INIT(delegates, "XRC_RECV QPs of other processes whose requests are executed here",
-                "its processes have to destroy XRC_RECV QPs that they do not use");
+                "Its processes have to destroy XRC_RECV QPs that they do not use");
 
 static struct lock table_lock = LOCK_INIT; /* guards the table; a leaf */
 static struct list table[BUCKETS];
