@@ -239,6 +239,7 @@ static always_inline int post_small(struct ibv_qp *ibv, struct ibv_send_wr *wr, 
     result = qp->post_send(ibv, wr, bad);
     if (unlikely(result))
         return post_one_failed(qp, result);
+    keep_register(result);
     bias_leave(&qp->send.lock);
     return result;
 }
@@ -370,6 +371,7 @@ static always_inline int receive_small(struct ibv_qp *ibv, struct ibv_recv_wr *w
     result = qp->post_recv(ibv, wr, bad);
     if (unlikely(result))
         return receive_refused(qp, qp->record->receive.posted - 1, result, false);
+    keep_register(result);
     bias_leave(&qp->receive.lock);
     return result;
 }

@@ -75,7 +75,8 @@ struct watched_cq {
     struct watched base;
     struct cq_record *record;
     struct bias lock; /* guards the completion side of QPs and SRQs that complete here, and these: */
-    enum news news;   /* the first of this poll */
+    const struct ibv_wc *polled_into;
+    enum news news; /* the first of this poll */
     const struct watched_qp *news_of;
     struct watched_qp *recent[RECENT_QPS]; /* by QP number; no_qp: none */
     struct watched *channel;
