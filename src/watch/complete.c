@@ -137,17 +137,19 @@ static bool is_receive(struct watched_qp *qp, const struct watched_cq *cq, const
 }
 
 /* Its opcode, bytes, and what it names. */
-static void note_failed_send(struct failure_record *failure, struct watched_send *send)
+static void note_failed_send(const struct watched_qp *qp, struct failure_record *failure,
+                             const struct watched_send *send)
 {
-    uint64_t length = 0;
+    struct watched_rest *rest = send_rest(qp, send);
+    uint64_t length = send->length;
 
     failure->opcode = (uint8_t)send->opcode;
-    for (int32_t i = 0; i <= send->more_sges; i++)
-        length += send_sges(send)[i].length;
-    failure->length = (uint32_t)(send->more_sges < 0 ? send->length : length);
-    if (watched_send_names_memory(send)) {
-        failure->rkey = send->rkey;
-        failure->remote_address = send->remote_address;
+    for (int32_t i = 0; send->opcode & WATCHED_REST && i < rest->more_sges; i++)
+        length += rest_sges(rest)[i].length;
+    failure->length = (uint32_t)length;
+    if (watched_send_names_memory(failure->opcode)) {
+        failure->rkey = rest->rkey;
+        failure->remote_address = rest->remote_address;
     }
 }
 
@@ -165,7 +167,7 @@ static cold_path void note_failure(struct watched_qp *qp, struct qp_record *reco
     failure->length = failure->rkey = 0;
     failure->remote_address = 0;
     if (send)
-        note_failed_send(failure, send);
+        note_failed_send(qp, failure, send);
     if (record->type == IBV_QPT_UD && !receive)
         atomic_store_explicit(&record->state, IBV_QPS_SQE, memory_order_relaxed); /* IBA 10.3.1.6 */
     else

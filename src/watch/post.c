@@ -46,40 +46,49 @@ static cold_path void tell_refused_post(const struct watched_qp *qp, const char 
 static void fill_send(const struct watched_qp *qp, struct watched_send *send, const struct ibv_send_wr *wr,
                       uint32_t stamp)
 {
-    uint32_t count = min_of((uint32_t)wr->num_sge, qp->send.max_sge);
     bool atomic = wr->opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wr->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
+    struct watched_rest *rest = send_rest(qp, send);
 
-    if (count)
-        memcpy(send_sges(send), wr->sg_list, count * sizeof(struct wqe_sge));
-    send->wr_id = wr->wr_id;
-    send->stamp = stamp;
-    send->more_sges = (int32_t)count - 1;
-    send->opcode = wr->opcode;
-    send->send_flags = wr->send_flags;
-    send->remote_address = atomic ? wr->wr.atomic.remote_addr : wr->wr.rdma.remote_addr;
-    send->rkey = atomic ? wr->wr.atomic.rkey : wr->wr.rdma.rkey;
-    send->length = 0;
+    *send = (struct watched_send){
+        .wr_id = wr->wr_id, .opcode = wr->opcode | WATCHED_REST, .send_flags = wr->send_flags};
+    rest->stamp = stamp;
+    rest->remote_address = atomic ? wr->wr.atomic.remote_addr : wr->wr.rdma.remote_addr;
+    rest->rkey = atomic ? wr->wr.atomic.rkey : wr->wr.rdma.rkey;
+    record_sges(send, rest, wr->sg_list, min_of((uint32_t)wr->num_sge, qp->send.max_sge));
 }
 
-/* Is it a work request with one SGE, for which each slot has room, and whose rkey is where a WRITE's is? */
-static inline bool is_small(const struct watched_qp *qp, const struct ibv_send_wr *wr)
+/* Of what posts do, each has a path of its own: a SEND, which has no rest, and what has its rkey where a WRITE has it. */
+enum shape { SEND_SHAPE, WRITE_SHAPE };
+
+static inline bool is_send(const struct ibv_send_wr *wr)
 {
-    return wr && !wr->next && wr->num_sge == 1 && (uint32_t)wr->opcode <= IBV_WR_RDMA_READ &&
+    _Static_assert(IBV_WR_SEND_WITH_IMM == IBV_WR_SEND + 1, "one comparison");
+    return (uint32_t)wr->opcode - IBV_WR_SEND <= 1;
+}
+
+/* One work request of that shape, with one SGE? */
+static inline bool is_small(const struct watched_qp *qp, const struct ibv_send_wr *wr, enum shape shape)
+{
+    return wr && !wr->next && wr->num_sge == 1 &&
+           (shape == SEND_SHAPE ? is_send(wr) : (uint32_t)wr->opcode <= IBV_WR_RDMA_READ) &&
            likely((wr->send_flags & IBV_SEND_SIGNALED) || !qp->unsignaled_is_first);
 }
 
 /* Its time is not recorded. */
-static inline void fill_small_send(struct watched_send *send, const struct ibv_send_wr *wr)
+static inline void fill_small_send(const struct watched_qp *qp, struct watched_send *send,
+                                   const struct ibv_send_wr *wr, enum shape shape)
 {
     const struct ibv_sge *sge = wr->sg_list;
 
     send->wr_id = wr->wr_id;
-    send->stamp = STAMP_NONE;
-    send->more_sges = 0;
     memcpy(&send->opcode, &wr->opcode, sizeof(send->opcode) + sizeof(send->send_flags));
-    send->remote_address = wr->wr.rdma.remote_addr;
-    send->rkey = wr->wr.rdma.rkey;
-    memcpy(send_sges(send), sge, sizeof(struct wqe_sge));
+    memcpy(&send->address, sge, sizeof(*sge));
+    if (shape == WRITE_SHAPE) {
+        struct watched_rest *rest = send_rest(qp, send);
+
+        rest->remote_address = wr->wr.rdma.remote_addr;
+        rest->rkey = wr->wr.rdma.rkey;
+    }
 }
 
 /* Records as many of the chain as there are slots; returns the counter behind the last. */
@@ -207,33 +216,38 @@ static no_inline int post_first(struct ibv_qp *ibv, struct ibv_send_wr *wr, stru
         return post_any(ibv, wr, bad, qp);
     }
     send = send_slot(qp, posted);
-    fill_small_send(send, wr);
+    fill_send(qp, send, wr, STAMP_NONE);
     /* Release: as in note_sends(). */
     atomic_store_explicit(&record->sender.posted, posted + 1, memory_order_release);
     result = qp->post_send(ibv, wr, bad);
     if (unlikely(result))
         return post_one_failed(qp, result);
-    send->stamp = provenance_stamp_now();
+    send_rest(qp, send)->stamp = provenance_stamp_now();
     bias_leave(&qp->send.lock);
     return 0;
 }
 
+static no_inline int post_write(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr **bad,
+                                struct watched_qp *qp);
+
 /* One small work request, by the thread that owns the queue; little is kept across the call. */
 static always_inline int post_small(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr **bad,
-                                    struct watched_qp *qp)
+                                    struct watched_qp *qp, enum shape shape)
 {
     struct qp_record *record;
     uint32_t posted;
     int result;
 
-    if (unlikely(!is_small(qp, wr) || !bias_enter(&qp->send.lock)))
+    if (!is_small(qp, wr, shape))
+        return shape == SEND_SHAPE ? post_write(ibv, wr, bad, qp) : post_any(ibv, wr, bad, qp);
+    if (unlikely(!bias_enter(&qp->send.lock)))
         return post_any(ibv, wr, bad, qp);
     record = qp->record;
     posted = atomic_load_explicit(&record->sender.posted, memory_order_relaxed);
     /* Neither empty nor full. Relaxed: the slot is written behind the comparison (partner: count_sends()). */
     if (unlikely(posted - 1 - record->sender.completed >= qp->send.room))
         return post_first(ibv, wr, bad, qp);
-    fill_small_send(send_slot(qp, posted), wr);
+    fill_small_send(qp, send_slot(qp, posted), wr, shape);
     /* Release: as in note_sends(). */
     atomic_store_explicit(&record->sender.posted, posted + 1, memory_order_release);
     result = qp->post_send(ibv, wr, bad);
@@ -244,10 +258,16 @@ static always_inline int post_small(struct ibv_qp *ibv, struct ibv_send_wr *wr, 
     return result;
 }
 
+static no_inline int post_write(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr **bad,
+                                struct watched_qp *qp)
+{
+    return post_small(ibv, wr, bad, qp, WRITE_SHAPE);
+}
+
 int watched_post_send(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr **bad,
                       struct watched_qp *qp)
 {
-    return post_small(ibv, wr, bad, qp);
+    return post_small(ibv, wr, bad, qp, SEND_SHAPE);
 }
 
 static no_inline int post_send_other(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
@@ -264,7 +284,8 @@ int op_post_send(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr 
 {
     struct watched_qp *qp = watch_thread.sender;
 
-    return likely(qp->base.key == ibv) ? post_small(ibv, wr, bad, qp) : post_send_other(ibv, wr, bad);
+    return likely(qp->base.key == ibv) ? post_small(ibv, wr, bad, qp, SEND_SHAPE)
+                                       : post_send_other(ibv, wr, bad);
 }
 
 /* --- receives --------------------------------------------------------------------------------------------------- */

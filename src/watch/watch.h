@@ -124,6 +124,7 @@ struct watched_qp {
     uint32_t always;          /* IBV_SEND_SIGNALED with sq_sig_all */
     bool unsignaled_is_first; /* send.counted, and an unsignaled work request ends it */
     struct watched_ring send, receive;
+    char *rests; /* of send: struct watched_rest, whose stride send.stride is */
     struct watched_cq *send_cq, *recv_cq;
     struct watched_srq *srq;
     struct watched_pd *pd;

@@ -131,15 +131,16 @@ static void what_a_work_request_names_is_recorded(void **state)
     struct ibv_sge sge = {0x1000, 8, 0x77};
     struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_ATOMIC_CMP_AND_SWP}, *bad;
     const struct watched_send *first = (void *)known_qp->send.slots;
+    const struct watched_rest *rest = (void *)known_qp->rests;
     const struct failure_record *failure = &known_qp->record->failure;
 
     wr.wr.atomic.remote_addr = 0x2000;
     wr.wr.atomic.compare_add = 5;
     wr.wr.atomic.rkey = 0x99;
     assert_int_equal(watched_post_send(&qp, &wr, &bad, known_qp), 0);
-    assert_int_equal(first->remote_address, 0x2000);
-    assert_int_equal(first->rkey, 0x99);
-    assert_memory_equal(first + 1, &sge, sizeof(sge));
+    assert_int_equal(rest->remote_address, 0x2000);
+    assert_int_equal(rest->rkey, 0x99);
+    assert_memory_equal(&first->address, &sge, sizeof(sge));
     for (unsigned i = 1; i < known_qp->send.depth; i++) {
         assert_int_equal(send(i, IBV_SEND_SIGNALED), 0);
         poll_one(i, IBV_WC_SUCCESS, IBV_WC_SEND, 0x123);
