@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/sys.h"
+#include "watch/cause.h"
 #include "watch/ring.h"
 #include "watch/state.h"
 
@@ -80,19 +81,23 @@ static struct watched_send *retire_send(struct watched_qp *qp, struct qp_record 
     return NULL;
 }
 
-static bool retire_receive(struct watched_qp *qp, struct receive_queue *queue, uint64_t wr_id)
+/* NULL: as retire_send(). */
+static const struct recv_wqe *retire_receive(struct watched_qp *qp, struct receive_queue *queue,
+                                             uint64_t wr_id)
 {
     uint32_t counter = atomic_load_explicit(&queue->taken, memory_order_relaxed);
     uint32_t posted = atomic_load_explicit(&queue->posted, memory_order_acquire);
 
     for (; counter != posted; counter++) {
-        if (recv_slot(&qp->receive, counter)->wr_id == wr_id) {
+        const struct recv_wqe *wqe = recv_slot(&qp->receive, counter);
+
+        if (wqe->wr_id == wr_id) {
             atomic_store_explicit(&queue->taken, counter + 1,
                                   memory_order_release); /* partner: note_receives() */
-            return true;
+            return wqe;
         }
     }
-    return false;
+    return NULL;
 }
 
 /* In any order: the oldest takes the place of the one that completed. */
@@ -180,6 +185,7 @@ static cold_path enum news note_completion(struct watched_cq *cq, const struct c
                                            struct watched_qp **ret_qp)
 {
     struct watched_qp *qp = *recent_of(cq, completion->qpn);
+    const struct recv_wqe *wqe = NULL;
     struct watched_send *send = NULL;
     struct qp_record *record;
     bool receive, found = true;
@@ -203,12 +209,17 @@ static cold_path enum news note_completion(struct watched_cq *cq, const struct c
         found = qp->srq->unseen || take_from_srq(qp->srq, completion->wr_id);
         qp->srq->unseen |= !found;
     } else if (qp->receive.slots) {
-        found = retire_receive(qp, &record->receive, completion->wr_id);
+        wqe = retire_receive(qp, &record->receive, completion->wr_id);
+        found = wqe != NULL;
     }
     *ret_qp = qp;
     if (completion->status != IBV_WC_SUCCESS && completion->status != IBV_WC_WR_FLUSH_ERR &&
         !record->failure.ns) {
         note_failure(qp, record, completion, receive, send);
+        if (send)
+            cause_of_send(qp, completion, send);
+        else if (wqe)
+            cause_of_receive(qp, completion, wqe);
         return NEWS_FAILURE;
     }
     if (found)
@@ -491,5 +502,5 @@ void work_forget(struct watched_qp *qp)
     __atomic_store_n(&record->sender.completed, record->sender.posted, __ATOMIC_RELEASE);
     atomic_store_explicit(&record->sender.retired, record->sender.posted, memory_order_relaxed);
     atomic_store_explicit(&record->receive.taken, record->receive.posted, memory_order_release);
-    record->failure.ns = 0;
+    record->failure.ns = record->fault.ns = 0;
 }

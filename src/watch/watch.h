@@ -292,6 +292,9 @@ enum told {
 };
 void tell_start(void);
 void tell(enum told what, enum object_kind kind, uint32_t number);
+/* A call that failed, by the reason that a rule has noted for that error (base/refusal.h); known_as: the number by which
+ * programs know the object. False: none was noted. */
+bool tell_reason(const char *call, int error, enum object_kind kind, uint32_t known_as);
 /* A call that failed: detail says why, if that is known. */
 void tell_refused(const char *call, enum object_kind kind, uint32_t number, int error, const char *detail);
 void tell_after_fork_in_child(void);
