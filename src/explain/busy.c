@@ -143,17 +143,6 @@ struct users {
     char first[96];  /* the first queue that was found */
 };
 
-static bool sges_name_key(const struct view *view, uint64_t at, uint32_t count, uint32_t lkey)
-{
-    struct wqe_sge sge;
-
-    for (uint32_t i = 0; i < min_of(count, LIMIT_SGE); i++) {
-        if (view_copy(view, at + i * sizeof(sge), &sge, sizeof(sge)) && sge.lkey == lkey && sge.length)
-            return true;
-    }
-    return false;
-}
-
 static bool names_key(const struct view *view, uint64_t queue, uint32_t stride, uint32_t slots,
                       uint32_t counter, size_t header, uint32_t count, uint32_t lkey)
 {
@@ -201,7 +190,7 @@ static void search_sends(const struct view *view, struct users *users, const str
         if (!send_wqe_read(view, qp, counter, &wqe))
             return;
         if (!(wqe.flags & (WQE_INLINE | WQE_COPIED | WQE_LOST)) && wqe.opcode != IBV_WR_BIND_MW &&
-            sges_name_key(view, send_sges(view, qp, counter), wqe.num_sge, users->region->key.lkey))
+            send_names_key(view, qp, counter, wqe.num_sge, users->region->key.lkey))
             wr_ids_add(&ids, wqe.wr_id);
     }
     describe_queue(view, users, "send queue", owner, &ids);

@@ -127,8 +127,10 @@ bool sender_is_being_refused(const struct qp_record *qp);
 /* queues.c: copies of queue entries; false if the queue does not lie in the segment. */
 bool send_wqe_read(const struct view *view, const struct qp_record *qp, uint32_t counter,
                    struct send_wqe *ret);
-/* Offset of the SGEs of one that was read. */
-uint64_t send_sges(const struct view *view, const struct qp_record *qp, uint32_t counter);
+/* Does one of count SGEs have this lkey, and a length: of those at an offset, and of a send that was read? */
+bool sges_name_key(const struct view *view, uint64_t at, uint32_t count, uint32_t lkey);
+bool send_names_key(const struct view *view, const struct qp_record *qp, uint32_t counter, uint32_t count,
+                    uint32_t lkey);
 bool receive_read(const struct view *view, const struct receive_queue *queue, uint32_t counter,
                   struct recv_wqe *ret);
 bool srq_receive_read(const struct view *view, const struct srq_record *srq, uint32_t counter,

@@ -488,11 +488,14 @@ static const char *status_of(const struct object *qp)
 }
 
 /* The line has no status where the QP failed without a work request: by its owner, or because of a CQ. */
-static void describe_status(struct out *out, const struct object *qp)
+static void describe_status(const struct view *view, struct out *out, const struct object *qp)
 {
     const struct fault_record *fault = &qp->qp.fault;
 
-    if (is_refused_here(qp)) {
+    if (view->header.watched) {
+        out_line(out, 1, "status %s, vendor_err 0x%x", name_status(qp->qp.failure.status),
+                 qp->qp.failure.vendor_err);
+    } else if (is_refused_here(qp)) {
         if (qp->qp.type == IBV_QPT_RC || qp->qp.type == IBV_QPT_XRC_RECV)
             out_line(out, 1, "the requester gets status %s", status_of(qp));
     } else if (fault->verdict != VERDICT_OK) {
@@ -501,17 +504,19 @@ static void describe_status(struct out *out, const struct object *qp)
     }
 }
 
-static void describe_numbers(struct out *out, const struct object *qp)
+static void describe_numbers(const struct view *view, struct out *out, const struct object *qp)
 {
     const struct fault_record *fault = &qp->qp.fault;
+    bool watched = view->header.watched;
     static const char *const sides[] = {"owner", "requester", "responder", "receive"};
 
     out_begin(out, "fault");
     out_string(out, "side", fault->side < array_size(sides) ? sides[fault->side] : "?");
     out_number(out, "cause_number", fault->cause);
-    out_number(out, "vendor_err", fault_vendor_err(fault->verdict, fault->cause));
+    out_number(out, "vendor_err",
+               watched ? qp->qp.failure.vendor_err : fault_vendor_err(fault->verdict, fault->cause));
     out_bool(out, "injected", fault->injected || fault->cause == FAULT_INJECTED);
-    out_string(out, "status", status_of(qp));
+    out_string(out, "status", watched ? name_status(qp->qp.failure.status) : status_of(qp));
     out_number(out, "wr_id", fault->wr_id);
     out_number(out, "length", fault->length);
     out_number(out, "address", fault->address);
@@ -538,8 +543,8 @@ bool explain_fault(const struct view *view, struct out *out, uint32_t number)
     out->wrong = !fault_is_wanted(fault);
     cause = words;
     explanation_begin(view, out, "fault", cause.text);
-    describe_numbers(out, &object);
-    describe_status(out, &object);
+    describe_numbers(view, out, &object);
+    describe_status(view, out, &object);
     if (fault->withdrawn_ns) {
         if (stack_is_recorded(view, fault->withdrawn_stack))
             out_line(out, 1, "deregistered at");

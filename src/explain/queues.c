@@ -29,46 +29,95 @@ static uint32_t send_slots(const struct qp_record *qp)
     return slots_for(qp->send_depth + min_of(qp->own_depth, OWN_REQUESTS));
 }
 
-uint64_t send_sges(const struct view *view, const struct qp_record *qp, uint32_t counter)
+bool sges_name_key(const struct view *view, uint64_t at, uint32_t count, uint32_t lkey)
 {
-    size_t header = view->header.watched ? sizeof(struct watched_send)
-                                         : sizeof(struct send_wqe) +
-                                               (qp->type == IBV_QPT_UD ? sizeof(struct path_address) : 0);
+    struct wqe_sge sge;
+
+    for (uint32_t i = 0; i < min_of(count, LIMIT_SGE); i++) {
+        if (view_copy(view, at + i * sizeof(sge), &sge, sizeof(sge)) && sge.lkey == lkey && sge.length)
+            return true;
+    }
+    return false;
+}
+
+static uint64_t send_sges(const struct view *view, const struct qp_record *qp, uint32_t counter)
+{
+    size_t header = sizeof(struct send_wqe) + (qp->type == IBV_QPT_UD ? sizeof(struct path_address) : 0);
 
     return qp->send_offset + (uint64_t)(counter & (send_slots(qp) - 1)) * qp->send_stride + header;
+}
+
+/* What a slot of a watched process has, and sges: as many as fit. */
+struct watched_slot {
+    struct watched_send send;
+    struct watched_rest rest;
+    struct wqe_sge sges[LIMIT_SGE];
+    uint32_t count;
+};
+
+static bool watched_slot_read(const struct view *view, const struct qp_record *qp, uint32_t counter,
+                              struct watched_slot *ret)
+{
+    uint32_t slots = send_slots(qp), more = min_of(qp->max_send_sge, LIMIT_SGE);
+    uint64_t at, rests = qp->send_offset + (uint64_t)slots * sizeof(ret->send);
+    uint32_t stride = (uint32_t)(sizeof(ret->rest) + (more ? more - 1 : 0) * sizeof(ret->sges[0]));
+
+    if (!entry_read(view, qp->send_offset, qp->send_stride, slots, counter, &ret->send, sizeof(ret->send)) ||
+        !entry_read(view, rests, stride, slots, counter, &ret->rest, sizeof(ret->rest)))
+        return false;
+    ret->sges[0] = (struct wqe_sge){ret->send.address, ret->send.length, ret->send.lkey};
+    ret->count = 1;
+    if (!(ret->send.opcode & WATCHED_REST)) {
+        ret->rest.stamp = STAMP_NONE;
+        return true;
+    }
+    ret->send.opcode &= ~WATCHED_REST;
+    ret->count = min_of((uint32_t)ret->rest.more_sges + 1, LIMIT_SGE);
+    at = rests + (uint64_t)(counter & (slots - 1)) * stride + sizeof(ret->rest);
+    return ret->count < 2 || view_copy(view, at, &ret->sges[1], (ret->count - 1) * sizeof(ret->sges[0]));
 }
 
 /* As if it had been posted here: what the program posted says nothing of what became of it. */
 static bool watched_send_read(const struct view *view, const struct qp_record *qp, uint32_t counter,
                               struct send_wqe *ret)
 {
-    uint64_t at = send_sges(view, qp, counter);
-    struct watched_send send;
-    struct wqe_sge sge;
-    uint32_t sges;
+    struct watched_slot slot;
 
-    if (!entry_read(view, qp->send_offset, qp->send_stride, send_slots(qp), counter, &send, sizeof(send)))
+    if (!watched_slot_read(view, qp, counter, &slot))
         return false;
-    sges = min_of((uint32_t)send.more_sges + 1, LIMIT_SGE);
-    *ret = (struct send_wqe){.wr_id = send.wr_id, .opcode = (uint8_t)send.opcode, .stamp = send.stamp};
-    if (sges == 0)
-        ret->length = send.length;
-    for (uint32_t i = 0; i < sges; i++) {
-        if (!view_copy(view, at + i * sizeof(sge), &sge, sizeof(sge)))
-            return false;
-        ret->length += sge.length;
-    }
-    if (send.send_flags & IBV_SEND_SIGNALED || qp->attributes.signal_all)
+    *ret = (struct send_wqe){
+        .wr_id = slot.send.wr_id, .opcode = (uint8_t)slot.send.opcode, .stamp = slot.rest.stamp};
+    if (slot.count == 0)
+        ret->length = slot.send.length;
+    for (uint32_t i = 0; i < slot.count; i++)
+        ret->length += slot.sges[i].length;
+    if (slot.send.send_flags & IBV_SEND_SIGNALED || qp->attributes.signal_all)
         ret->flags |= WQE_SIGNALED;
-    if (send.send_flags & IBV_SEND_INLINE)
+    if (slot.send.send_flags & IBV_SEND_INLINE)
         ret->flags |= WQE_INLINE;
     else
-        ret->num_sge = (uint8_t)sges;
-    if (watched_send_names_memory(&send)) {
-        ret->remote_address = send.remote_address;
-        ret->rkey = send.rkey;
+        ret->num_sge = (uint8_t)slot.count;
+    if (watched_send_names_memory(slot.send.opcode)) {
+        ret->remote_address = slot.rest.remote_address;
+        ret->rkey = slot.rest.rkey;
     }
     return true;
+}
+
+bool send_names_key(const struct view *view, const struct qp_record *qp, uint32_t counter, uint32_t count,
+                    uint32_t lkey)
+{
+    struct watched_slot slot;
+
+    if (!view->header.watched)
+        return sges_name_key(view, send_sges(view, qp, counter), count, lkey);
+    if (!watched_slot_read(view, qp, counter, &slot))
+        return false;
+    for (uint32_t i = 0; i < min_of(slot.count, count); i++) {
+        if (slot.sges[i].lkey == lkey && slot.sges[i].length)
+            return true;
+    }
+    return false;
 }
 
 bool send_wqe_read(const struct view *view, const struct qp_record *qp, uint32_t counter,

@@ -289,7 +289,7 @@ bool explain_watched_trouble(const struct view *view, struct out *out, const str
         return cq_is_small(view, out, object);
     if (object->kind != OBJECT_QP)
         return false;
-    if (explain_failure(view, out, object->number))
+    if (explain_fault(view, out, object->number) || explain_failure(view, out, object->number))
         return true;
     if (!words_add_watched_sender(view, &cause, object))
         return false;

@@ -112,25 +112,37 @@ struct failure_record {
 };
 _Static_assert(sizeof(struct failure_record) == 48, "readable by other builds");
 
-/* A slot in the send queue of a watched QP: what the program posted. Behind it are SGEs (struct wqe_sge). */
+/* A slot in the send queue of a watched QP: what the program posted. Most have nothing more, and are small: what is written
+ * for each post takes room in the processor's cache from the adapter. */
 struct watched_send {
     uint64_t wr_id;
-    uint32_t stamp;          /* when it was posted; STAMP_NONE: not recorded */
-    int32_t more_sges;       /* behind the first; -1: there is none */
-    uint32_t opcode;         /* enum ibv_wr_opcode */
-    uint32_t send_flags;     /* enum ibv_send_flags; a QP that signals all may add to them */
+    uint32_t opcode;     /* enum ibv_wr_opcode, and WATCHED_REST */
+    uint32_t send_flags; /* enum ibv_send_flags; a QP that signals all may add to them */
+    uint64_t address;    /* the first SGE; without one, length is that of the inline data */
+    uint32_t length, lkey;
+};
+_Static_assert(sizeof(struct watched_send) == 32, "readable by other builds");
+
+/* Without it a slot has one SGE and no stamp, and only the remote address and rkey of its rest are valid, if its opcode has
+ * these. */
+#define WATCHED_REST (1u << 31)
+
+/* The rest of a slot, in an array behind that of the slots. Behind each are SGEs (struct wqe_sge). */
+struct watched_rest {
     uint64_t remote_address; /* of RDMA and atomics; of others without meaning */
     uint32_t rkey;           /* as remote_address */
-    uint32_t length;         /* without an SGE: of inline data */
+    uint32_t stamp;          /* when it was posted; STAMP_NONE: not recorded */
+    int32_t more_sges;       /* behind the first; -1: there is none */
+    uint32_t reserved;
 };
-_Static_assert(sizeof(struct watched_send) == 40, "readable by other builds");
+_Static_assert(sizeof(struct watched_rest) == 24, "readable by other builds");
 
 /* Has it a remote address and an rkey? */
-static inline bool watched_send_names_memory(const struct watched_send *send)
+static inline bool watched_send_names_memory(uint32_t opcode)
 {
-    return send->opcode <= IBV_WR_RDMA_WRITE_WITH_IMM ||
-           (send->opcode >= IBV_WR_RDMA_READ && send->opcode <= IBV_WR_ATOMIC_FETCH_AND_ADD) ||
-           send->opcode == IBV_WR_ATOMIC_WRITE;
+    return opcode <= IBV_WR_RDMA_WRITE_WITH_IMM ||
+           (opcode >= IBV_WR_RDMA_READ && opcode <= IBV_WR_ATOMIC_FETCH_AND_ADD) ||
+           opcode == IBV_WR_ATOMIC_WRITE;
 }
 
 /* What the records of a watched QP do not show. */

@@ -108,6 +108,22 @@ static bool names(const struct key_view *view, uint32_t key, bool remote)
     return view->kind != KEY_FREE && key && (remote ? view->rkey : view->lkey) == key;
 }
 
+bool fault_diagnose_one(const struct key_view *view, const struct access *access, struct fault_record *fault)
+{
+    uint32_t swapped = __builtin_bswap32(access->key);
+
+    if (names(view, access->key, access->remote)) {
+        diagnose_region(view, access, fault);
+        return true;
+    }
+    if (diagnose_slot(view, access, fault))
+        return true;
+    if (!names(view, swapped, access->remote) && !names(view, swapped, !access->remote))
+        return false;
+    note_region(fault, view, FAULT_KEY_SWAPPED);
+    return true;
+}
+
 void fault_diagnose(const struct key_table *table, const struct access *access, struct fault_record *fault)
 {
     uint32_t swapped = __builtin_bswap32(access->key), own;

@@ -29,8 +29,8 @@ struct watched_send *build_send(struct watched_qp *qp, uint64_t wr_id, unsigned 
     qp->built++;
     send = last_built(qp, record);
     send_is_to_be(qp, flags);
-    *send = (struct watched_send){
-        .wr_id = wr_id, .stamp = STAMP_NONE, .more_sges = -1, .opcode = opcode, .send_flags = flags};
+    *send = (struct watched_send){.wr_id = wr_id, .opcode = opcode | WATCHED_REST, .send_flags = flags};
+    *send_rest(qp, send) = (struct watched_rest){.stamp = STAMP_NONE, .more_sges = -1};
     return send;
 }
 
@@ -41,9 +41,7 @@ void build_sge(struct watched_qp *qp, const struct ibv_sge *from, size_t count)
 
     if (!send)
         return;
-    for (uint32_t i = 0; i < kept; i++)
-        send_sges(send)[i] = (struct wqe_sge){from[i].addr, from[i].length, from[i].lkey};
-    send->more_sges = (int32_t)kept - 1;
+    record_sges(send, send_rest(qp, send), from, kept);
 }
 
 void build_inline(struct watched_qp *qp, size_t length)
@@ -62,7 +60,7 @@ uint32_t build_publish(struct watched_qp *qp)
     uint32_t built = qp->built, stamp = built ? provenance_stamp_now() : STAMP_NONE;
 
     for (uint32_t i = 0; i < built; i++)
-        send_slot(qp, record->sender.posted + i)->stamp = stamp;
+        send_rest(qp, send_slot(qp, record->sender.posted + i))->stamp = stamp;
     qp->built = 0;
     atomic_store_explicit(&record->sender.posted, record->sender.posted + built, memory_order_release);
     return built;

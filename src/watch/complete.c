@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/sys.h"
+#include "watch/cause.h"
 #include "watch/ring.h"
 #include "watch/state.h"
 
@@ -80,19 +81,23 @@ static struct watched_send *retire_send(struct watched_qp *qp, struct qp_record 
     return NULL;
 }
 
-static bool retire_receive(struct watched_qp *qp, struct receive_queue *queue, uint64_t wr_id)
+/* NULL: as retire_send(). */
+static const struct recv_wqe *retire_receive(struct watched_qp *qp, struct receive_queue *queue,
+                                             uint64_t wr_id)
 {
     uint32_t counter = atomic_load_explicit(&queue->taken, memory_order_relaxed);
     uint32_t posted = atomic_load_explicit(&queue->posted, memory_order_acquire);
 
     for (; counter != posted; counter++) {
-        if (recv_slot(&qp->receive, counter)->wr_id == wr_id) {
+        const struct recv_wqe *wqe = recv_slot(&qp->receive, counter);
+
+        if (wqe->wr_id == wr_id) {
             atomic_store_explicit(&queue->taken, counter + 1,
                                   memory_order_release); /* partner: note_receives() */
-            return true;
+            return wqe;
         }
     }
-    return false;
+    return NULL;
 }
 
 /* In any order: the oldest takes the place of the one that completed. */
@@ -137,17 +142,19 @@ static bool is_receive(struct watched_qp *qp, const struct watched_cq *cq, const
 }
 
 /* Its opcode, bytes, and what it names. */
-static void note_failed_send(struct failure_record *failure, struct watched_send *send)
+static void note_failed_send(const struct watched_qp *qp, struct failure_record *failure,
+                             const struct watched_send *send)
 {
-    uint64_t length = 0;
+    struct watched_rest *rest = send_rest(qp, send);
+    uint64_t length = send->length;
 
     failure->opcode = (uint8_t)send->opcode;
-    for (int32_t i = 0; i <= send->more_sges; i++)
-        length += send_sges(send)[i].length;
-    failure->length = (uint32_t)(send->more_sges < 0 ? send->length : length);
-    if (watched_send_names_memory(send)) {
-        failure->rkey = send->rkey;
-        failure->remote_address = send->remote_address;
+    for (int32_t i = 0; send->opcode & WATCHED_REST && i < rest->more_sges; i++)
+        length += rest_sges(rest)[i].length;
+    failure->length = (uint32_t)length;
+    if (watched_send_names_memory(failure->opcode)) {
+        failure->rkey = rest->rkey;
+        failure->remote_address = rest->remote_address;
     }
 }
 
@@ -165,7 +172,7 @@ static cold_path void note_failure(struct watched_qp *qp, struct qp_record *reco
     failure->length = failure->rkey = 0;
     failure->remote_address = 0;
     if (send)
-        note_failed_send(failure, send);
+        note_failed_send(qp, failure, send);
     if (record->type == IBV_QPT_UD && !receive)
         atomic_store_explicit(&record->state, IBV_QPS_SQE, memory_order_relaxed); /* IBA 10.3.1.6 */
     else
@@ -178,6 +185,7 @@ static cold_path enum news note_completion(struct watched_cq *cq, const struct c
                                            struct watched_qp **ret_qp)
 {
     struct watched_qp *qp = *recent_of(cq, completion->qpn);
+    const struct recv_wqe *wqe = NULL;
     struct watched_send *send = NULL;
     struct qp_record *record;
     bool receive, found = true;
@@ -201,12 +209,17 @@ static cold_path enum news note_completion(struct watched_cq *cq, const struct c
         found = qp->srq->unseen || take_from_srq(qp->srq, completion->wr_id);
         qp->srq->unseen |= !found;
     } else if (qp->receive.slots) {
-        found = retire_receive(qp, &record->receive, completion->wr_id);
+        wqe = retire_receive(qp, &record->receive, completion->wr_id);
+        found = wqe != NULL;
     }
     *ret_qp = qp;
     if (completion->status != IBV_WC_SUCCESS && completion->status != IBV_WC_WR_FLUSH_ERR &&
         !record->failure.ns) {
         note_failure(qp, record, completion, receive, send);
+        if (send)
+            cause_of_send(qp, completion, send);
+        else if (wqe)
+            cause_of_receive(qp, completion, wqe);
         return NEWS_FAILURE;
     }
     if (found)
@@ -307,48 +320,42 @@ static inline void end_receives(struct watched_cq *cq, const struct ibv_wc *firs
         note_each(cq, first, count);
 }
 
-/* Of a status and the opcode behind it, in the order of little-endian processors. */
-#define FAILED_OR_RECEIVE ((uint64_t)IBV_WC_RECV << 32 | UINT32_MAX)
-
-/* cq->lock held. Successes of one queue in a row, apart from those of the other direction, are noted at once. */
-static no_inline void note_polled(struct watched_cq *cq, const struct ibv_wc *wc, uint32_t count)
+/* cq->lock held. What failed, and more than one QP of a direction: successes of one queue in a row, apart from those of the
+ * other direction, are noted at once. */
+static no_inline void note_mixed(struct watched_cq *cq, const struct ibv_wc *wc, uint32_t count)
 {
     const struct ibv_wc *end = wc + count, *send = wc, *receive = wc;
-    uint32_t sends = 0, receives = 0, sender = UINT32_MAX, receiver = UINT32_MAX;
+    uint32_t sends = 0, receives = 0;
 
-    atomic_store_explicit(&cq->record->produced, cq->record->produced + count, memory_order_relaxed);
-    do {
-        uint64_t status_and_opcode;
-
-        _Static_assert(offsetof(struct ibv_wc, opcode) == offsetof(struct ibv_wc, status) + 4,
-                       "read at once");
-        memcpy(&status_and_opcode, &wc->status, sizeof(status_and_opcode));
-        if (!(status_and_opcode & FAILED_OR_RECEIVE)) {
-            if (unlikely(wc->qp_num != sender)) {
-                end_sends(cq, send, sends);
-                send = wc;
-                sender = wc->qp_num;
-                sends = 0;
-            }
-            sends++;
-        } else if (likely((uint32_t)status_and_opcode == IBV_WC_SUCCESS)) {
-            if (unlikely(wc->qp_num != receiver)) {
-                end_receives(cq, receive, receives);
-                receive = wc;
-                receiver = wc->qp_num;
-                receives = 0;
-            }
-            receives++;
-        } else {
+    for (; wc < end; wc++) {
+        if (wc->status != IBV_WC_SUCCESS) {
             end_sends(cq, send, sends);
             end_receives(cq, receive, receives);
             sends = receives = 0;
-            sender = receiver = UINT32_MAX;
             note_one(cq, wc);
+        } else if (wc->opcode & IBV_WC_RECV) {
+            if (receives && wc->qp_num != receive->qp_num) {
+                end_receives(cq, receive, receives);
+                receives = 0;
+            }
+            if (receives++ == 0)
+                receive = wc;
+        } else {
+            if (sends && wc->qp_num != send->qp_num) {
+                end_sends(cq, send, sends);
+                sends = 0;
+            }
+            if (sends++ == 0)
+                send = wc;
         }
-    } while (++wc < end);
+    }
     end_sends(cq, send, sends);
     end_receives(cq, receive, receives);
+}
+
+static inline void produced(struct watched_cq *cq, uint32_t count)
+{
+    atomic_store_explicit(&cq->record->produced, cq->record->produced + count, memory_order_relaxed);
 }
 
 static int end_poll(struct watched_cq *cq, bool locked, int polled)
@@ -369,9 +376,67 @@ static no_inline int poll_shared(struct ibv_cq *ibv, int count, struct ibv_wc *w
     int polled = cq->poll(ibv, count, wc);
 
     cq->record->polled = 1;
-    if (polled > 0)
-        note_polled(cq, wc, (uint32_t)polled);
+    if (polled > 0) {
+        produced(cq, (uint32_t)polled);
+        note_mixed(cq, wc, (uint32_t)polled);
+    }
     return end_poll(cq, locked, polled);
+}
+
+/* By the owner of the CQ, who is inside, as the three below. */
+static no_inline int end_mixed(struct watched_cq *cq, const struct ibv_wc *wc, int polled)
+{
+    note_mixed(cq, wc, (uint32_t)polled);
+    return end_poll(cq, false, polled);
+}
+
+/* Each of these is the last call of the one before: nothing has to be kept. */
+static no_inline int end_one(struct watched_cq *cq, const struct ibv_wc *wc)
+{
+    produced(cq, 1);
+    if (unlikely(wc->status != IBV_WC_SUCCESS ||
+                 !(wc->opcode & IBV_WC_RECV ? count_receives(cq, wc->qp_num, wc->wr_id, 1)
+                                            : count_sends(cq, wc->qp_num, wc->wr_id, 1))))
+        return end_mixed(cq, wc, 1);
+    bias_leave(&cq->lock);
+    return 1;
+}
+
+/* Likely of one QP, or one for each direction. Nothing is noted before all is known to be so. */
+static no_inline int end_several(struct watched_cq *cq, const struct ibv_wc *wc, int polled)
+{
+    static const struct ibv_wc none = {.qp_num = UINT32_MAX};
+    const struct ibv_wc *send = &none, *receive = &none, *end = wc + polled, *one = wc;
+    uint32_t sends = 0, receives;
+
+    produced(cq, (uint32_t)polled);
+    do {
+        if (unlikely(one->status != IBV_WC_SUCCESS))
+            return end_mixed(cq, wc, polled);
+        if (one->opcode & IBV_WC_RECV) {
+            if (unlikely(one->qp_num != receive->qp_num)) {
+                if (receive != &none)
+                    return end_mixed(cq, wc, polled);
+                receive = one;
+            }
+        } else {
+            if (unlikely(one->qp_num != send->qp_num)) {
+                if (send != &none)
+                    return end_mixed(cq, wc, polled);
+                send = one;
+            }
+            sends++;
+        }
+    } while (++one < end);
+    receives = (uint32_t)(end - wc) - sends;
+    if (sends && unlikely(!count_sends(cq, send->qp_num, send->wr_id, sends)))
+        return end_mixed(cq, wc, polled);
+    if (receives && unlikely(!count_receives(cq, receive->qp_num, receive->wr_id, receives))) {
+        note_each(cq, receive, receives);
+        return end_poll(cq, false, polled);
+    }
+    bias_leave(&cq->lock);
+    return polled;
 }
 
 static always_inline int poll(struct ibv_cq *ibv, int count, struct ibv_wc *wc, struct watched_cq *cq)
@@ -380,14 +445,13 @@ static always_inline int poll(struct ibv_cq *ibv, int count, struct ibv_wc *wc, 
 
     if (unlikely(!bias_enter(&cq->lock)))
         return poll_shared(ibv, count, wc, cq);
+    cq->polled_into = wc; /* costs most polls, which find nothing, less than a register that is kept */
     polled = cq->poll(ibv, count, wc);
-    if (unlikely(!cq->record->polled))
-        cq->record->polled = 1;
-    if (polled > 0) {
-        note_polled(cq, wc, (uint32_t)polled);
-        if (unlikely(cq->news))
-            return end_poll(cq, false, polled);
-    }
+    cq->record->polled = 1;
+    if (polled == 1)
+        return end_one(cq, cq->polled_into);
+    if (polled > 0)
+        return end_several(cq, cq->polled_into, polled);
     bias_leave(&cq->lock);
     return polled;
 }
@@ -438,5 +502,5 @@ void work_forget(struct watched_qp *qp)
     __atomic_store_n(&record->sender.completed, record->sender.posted, __ATOMIC_RELEASE);
     atomic_store_explicit(&record->sender.retired, record->sender.posted, memory_order_relaxed);
     atomic_store_explicit(&record->receive.taken, record->receive.posted, memory_order_release);
-    record->failure.ns = 0;
+    record->failure.ns = record->fault.ns = 0;
 }

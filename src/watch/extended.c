@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "watch/calls.h"
+#include "watch/ring.h"
 
 /* --- extended CQs --------------------------------------------------------------------------------------------------- */
 
@@ -71,13 +72,13 @@ static inline struct watched_qp *of_ex(struct ibv_qp_ex *ex)
         if (!is_stale(&known->base) && known->building) {                                                    \
             wqe = build_send(known, qp->wr_id, qp->wr_flags, opcode);                                        \
             if (wqe) {                                                                                       \
-                SET(wqe);                                                                                    \
+                SET(send_rest(known, wqe));                                                                  \
             }                                                                                                \
         }                                                                                                    \
         known->original->place(__VA_ARGS__);                                                                 \
     }
 
-#define SET(wqe) (wqe->rkey = rkey, wqe->remote_address = remote_addr)
+#define SET(rest) (rest->rkey = rkey, rest->remote_address = remote_addr)
 BUILDS(wr_atomic_cmp_swp, IBV_WR_ATOMIC_CMP_AND_SWP,
        (struct ibv_qp_ex * qp, uint32_t rkey, uint64_t remote_addr, uint64_t compare, uint64_t swap), qp,
        rkey, remote_addr, compare, swap)
@@ -93,7 +94,7 @@ BUILDS_AT(wr_atomic_write, wr_atomic_write, IBV_WR_ATOMIC_WRITE,
           (struct ibv_qp_ex * qp, uint32_t rkey, uint64_t remote_addr, const void *data), qp, rkey,
           remote_addr, data)
 #undef SET
-#define SET(wqe) (void)wqe
+#define SET(rest) (void)rest
 BUILDS(wr_send, IBV_WR_SEND, (struct ibv_qp_ex * qp), qp)
 BUILDS(wr_send_imm, IBV_WR_SEND_WITH_IMM, (struct ibv_qp_ex * qp, __be32 imm), qp, imm)
 BUILDS(wr_send_inv, IBV_WR_SEND_WITH_INV, (struct ibv_qp_ex * qp, uint32_t rkey), qp, rkey)

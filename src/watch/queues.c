@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "watch/ring.h"
 #include "watch/state.h"
 
 /* --- CQ, SRQ -------------------------------------------------------------------------------------------------- */
@@ -45,10 +46,11 @@ static uint32_t slots_of(uint32_t depth)
     return depth <= 1 ? 1 : 1u << (32 - __builtin_clz(depth - 1));
 }
 
-/* False: no memory; nothing that is posted there is recorded. */
-static bool ring_open(struct watched_ring *ring, uint32_t slots, uint32_t stride, uint32_t max_sge)
+/* more: bytes of a slot besides its stride. False: no memory; nothing that is posted there is recorded. */
+static bool ring_open(struct watched_ring *ring, uint32_t slots, uint32_t more, uint32_t stride,
+                      uint32_t max_sge)
 {
-    ring->size = (size_t)slots * stride;
+    ring->size = (size_t)slots * (more + stride);
     ring->mask = slots - 1;
     ring->stride = stride;
     ring->max_sge = max_sge;
@@ -92,7 +94,7 @@ struct watched_srq *watched_new_srq(struct ibv_srq *ibv, struct ibv_pd *pd, stru
     srq->cq = cq ? (struct watched_cq *)watched_find(cq, OBJECT_CQ) : NULL;
     srq->xrcd = xrcd ? watched_find(xrcd, OBJECT_XRCD) : NULL;
     srq->post = srq->base.context->original.ops.post_srq_recv;
-    srq->unseen = !ring_open(&srq->ring, slots_of(depth + 1), (uint32_t)RECV_WQE_SIZE(sges), sges);
+    srq->unseen = !ring_open(&srq->ring, slots_of(depth + 1), 0, (uint32_t)RECV_WQE_SIZE(sges), sges);
     record = segment_srq(number);
     memset(record, 0, sizeof(*record));
     record->context = context_number(&srq->base);
@@ -132,16 +134,16 @@ static void open_rings(struct watched_qp *qp, struct qp_record *record, const st
     uint32_t send_sge = max_of(min_of(cap->max_send_sge, LIMIT_SGE), 1u);
     uint32_t recv_sge = max_of(min_of(cap->max_recv_sge, LIMIT_SGE), 1u);
 
-    if (sends && !ring_open(&qp->send, slots_of(sends),
-                            (uint32_t)max_of(sizeof(struct watched_send) + send_sge * sizeof(struct wqe_sge),
-                                             (size_t)CACHE_LINE),
-                            send_sge))
+    if (sends && !ring_open(&qp->send, slots_of(sends), (uint32_t)sizeof(struct watched_send),
+                            watched_rest_stride(send_sge), send_sge))
         record->unseen |= UNSEEN_SENDS;
+    else
+        qp->rests = qp->send.slots + (qp->send.mask + 1) * sizeof(struct watched_send);
     if (receives && !qp->srq &&
-        !ring_open(&qp->receive, slots_of(receives), (uint32_t)RECV_WQE_SIZE(recv_sge), recv_sge))
+        !ring_open(&qp->receive, slots_of(receives), 0, (uint32_t)RECV_WQE_SIZE(recv_sge), recv_sge))
         record->unseen |= UNSEEN_RECEIVES;
     record->send_depth = sends;
-    record->send_stride = qp->send.stride;
+    record->send_stride = (uint32_t)sizeof(struct watched_send);
     record->send_offset = qp->send.offset;
     record->max_send_sge = send_sge;
     record->max_inline = cap->max_inline_data;

@@ -7,13 +7,35 @@
 
 static inline struct watched_send *send_slot(const struct watched_qp *qp, uint32_t counter)
 {
-    return (struct watched_send *)(void *)(qp->send.slots +
-                                           (size_t)((counter & qp->send.mask) * qp->send.stride));
+    return (struct watched_send *)(void *)qp->send.slots + (counter & qp->send.mask);
 }
 
-static inline struct wqe_sge *send_sges(struct watched_send *send)
+static inline struct watched_rest *send_rest(const struct watched_qp *qp, const struct watched_send *send)
 {
-    return (struct wqe_sge *)(void *)(send + 1);
+    size_t index = (size_t)(send - (const struct watched_send *)(void *)qp->send.slots);
+
+    return (struct watched_rest *)(void *)(qp->rests + index * qp->send.stride);
+}
+
+static inline struct wqe_sge *rest_sges(struct watched_rest *rest)
+{
+    return (struct wqe_sge *)(void *)(rest + 1);
+}
+
+static inline uint32_t watched_rest_stride(uint32_t max_sge)
+{
+    return (uint32_t)(sizeof(struct watched_rest) + (max_sge - 1) * sizeof(struct wqe_sge));
+}
+
+/* There is room for so many. */
+static inline void record_sges(struct watched_send *send, struct watched_rest *rest,
+                               const struct ibv_sge *sges, uint32_t count)
+{
+    if (count)
+        memcpy(&send->address, sges, sizeof(*sges));
+    if (count > 1)
+        memcpy(rest_sges(rest), sges + 1, (count - 1) * sizeof(*sges));
+    rest->more_sges = (int32_t)count - 1;
 }
 
 static inline struct recv_wqe *recv_slot(const struct watched_ring *ring, uint32_t counter)

@@ -5,9 +5,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/refusal.h"
 #include "base/sys.h"
 #include "explain/explain.h"
 #include "explain/told_once.h"
+#include "segment/refused.h"
 #include "watch/state.h"
 
 enum form { FORM_OFF, FORM_TEXT, FORM_JSON };
@@ -35,6 +37,7 @@ void tell_start(void)
 void tell_after_fork_in_child(void)
 {
     lock_init(&lock);
+    refused_after_fork_in_child();
     memset(&told, 0, sizeof(told));
 }
 
@@ -105,17 +108,35 @@ void tell(enum told what, enum object_kind kind, uint32_t number)
         explain_leaks(&view, &out, number);
         break;
     case TOLD_FAILURE:
-        explain_failure(&view, &out, number);
+        if (!explain_fault(&view, &out, number))
+            explain_failure(&view, &out, number);
         break;
     case TOLD_UNSEEN:
         explain_unseen(&view, &out, number);
         break;
     case TOLD_REFUSED:
+        explain_refusal(&view, &out, number);
+        break;
     case TOLD_KINDS:
         break;
     }
     end(what, &out);
     errno = saved;
+}
+
+bool tell_reason(const char *call, int error, enum object_kind kind, uint32_t known_as)
+{
+    struct refusal refusal;
+    uint32_t number;
+
+    if (!refusal_take(-error, &refusal))
+        return false;
+    refusal.kind = (uint32_t)kind;
+    refusal.number = known_as;
+    number = refused_record(call, &refusal);
+    if (number != NO_OBJECT)
+        tell(TOLD_REFUSED, kind, number);
+    return true;
 }
 
 void tell_refused(const char *call, enum object_kind kind, uint32_t number, int error, const char *detail)

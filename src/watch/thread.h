@@ -6,6 +6,8 @@
 /* What is likely goes straight; what is seldom is kept out of its way, without being cold. */
 #define no_inline     __attribute__((noinline))
 #define always_inline inline __attribute__((always_inline))
+/* The compiler knows what is in the variable, and would make it anew. */
+#define keep_register(variable) __asm__("" : "+r"(variable))
 
 struct watched_qp;
 struct watched_cq;

@@ -7,11 +7,8 @@
 
 #include "base/refusal.h"
 #include "base/sys.h"
-#include "explain/names.h"
-#include "explain/out.h"
-#include "explain/refused.h"
-#include "rules/transitions.h"
 #include "watch/calls.h"
+#include "watch/modify.h"
 
 enum call {
     CREATE_COMP_CHANNEL,
@@ -303,49 +300,10 @@ WATCH_EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_
     return qp;
 }
 
-/* Is it the specification's rule? Other limits are those of an adapter, and this one may have others than SoftHCA. */
-static bool is_rule_of_all(const struct refusal *reason)
-{
-    static const char *const ranges[] = {"timeout", "retry_cnt", "rnr_retry", "min_rnr_timer"};
-
-    if (reason->form == REFUSAL_RANGE) {
-        for (unsigned i = 0; i < array_size(ranges); i++) {
-            if (strcmp(reason->argument, ranges[i]) == 0)
-                return true;
-        }
-        return false;
-    }
-    return reason->form == REFUSAL_TRANSITION || reason->form == REFUSAL_MASK ||
-           reason->form == REFUSAL_CURRENT || reason->form == REFUSAL_MTU || reason->form == REFUSAL_ZERO ||
-           reason->form == REFUSAL_MULTICAST;
-}
-
-/* words: which rule of the specification it is. */
-static bool breaks_rules(const struct qp_record *record, struct ibv_qp_attr *attr, int mask,
-                         struct words *words)
-{
-    const struct transition_limits lenient = {
-        .gid_entries_valid = UINT32_MAX, .active_mtu = IBV_MTU_4096, .controlled_qkeys = true};
-    struct refusal reason;
-    int error = transition_check((enum ibv_qp_type)record->type, (enum ibv_qp_state)record->state, attr, mask,
-                                 &lenient);
-
-    if (error != -EINVAL || !refusal_take(error, &reason) || !is_rule_of_all(&reason))
-        return false;
-    return words_add_refused(words,
-                             &(struct refused_record){.form = reason.form,
-                                                      .error = EINVAL,
-                                                      .value = reason.value,
-                                                      .low = reason.low,
-                                                      .high = reason.high},
-                             reason.argument);
-}
-
 WATCH_EXPORT int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 {
     struct watched_qp *known = watch_thread.inside ? NULL : (struct watched_qp *)watched_find(qp, OBJECT_QP);
-    struct words words = {.length = 0};
-    int result;
+    int result, error, saved;
     FIND(verbs_originals[MODIFY_QP], ibv_modify_qp, ENOSYS);
 
     if (!known)
@@ -356,18 +314,39 @@ WATCH_EXPORT int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int 
         watched_qp_modified(known, attr, mask);
         return 0;
     }
-    if (result > 0 && breaks_rules(segment_qp(known->base.number), attr, mask, &words))
-        tell_refused("ibv_modify_qp", OBJECT_QP, known->base.number, result, words.text);
-    else
-        tell_refused(
-            "ibv_modify_qp", OBJECT_QP, known->base.number, result < 0 ? errno : result,
-            "attr_mask is valid by the specification: the driver or the NIC refused a value (see dmesg)");
+    saved = errno;
+    error = result < 0 ? errno : result;
+    modify_breaks_rules(known->record, qp, attr, mask);
+    if (!tell_reason("ibv_modify_qp", error, OBJECT_QP, known->qpn))
+        tell_refused("ibv_modify_qp", OBJECT_QP, known->base.number, error,
+                     "attr_mask and values are valid by the specification: the driver or the NIC refused one "
+                     "of them (see dmesg)");
+    errno = saved;
     return result;
 }
 
 WATCH_EXPORT int ibv_destroy_qp(struct ibv_qp *qp)
 {
     DESTROY(verbs_originals[DESTROY_QP], ibv_destroy_qp, OBJECT_QP, qp);
+}
+
+static bool is_group(const uint8_t gid[16])
+{
+    static const uint8_t ipv4_mapped[12] = {[10] = 0xff, [11] = 0xff};
+
+    return gid[0] == 0xff || (!memcmp(gid, ipv4_mapped, sizeof(ipv4_mapped)) && gid[12] >> 4 == 0xe);
+}
+
+static void refused_attachment(const struct ibv_qp *qp, const union ibv_gid *gid, int error)
+{
+    int saved = errno;
+
+    if (error == EINVAL && !is_group(gid->raw))
+        refuse(-EINVAL, REFUSAL_UNICAST, "gid", 0, 0, 0);
+    else if (error == EINVAL && qp->qp_type != IBV_QPT_UD)
+        refuse(-EINVAL, REFUSAL_TYPE, "a multicast group", qp->qp_type, 1u << IBV_QPT_UD, 0);
+    tell_reason("ibv_attach_mcast", error, OBJECT_QP, qp->qp_num);
+    errno = saved;
 }
 
 WATCH_EXPORT int ibv_attach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid)
@@ -380,6 +359,8 @@ WATCH_EXPORT int ibv_attach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, u
     result = INSIDE(original(qp, gid, lid));
     if (result == 0)
         watched_attached(qp, gid, true);
+    else
+        refused_attachment(qp, gid, result);
     return result;
 }
 

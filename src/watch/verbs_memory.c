@@ -2,6 +2,8 @@
 /* Functions of libibverbs.so.1 of protection domains and what is registered in them, as verbs.c has the others. */
 #include <sys/resource.h>
 
+#include "base/maps.h"
+#include "base/refusal.h"
 #include "explain/out.h"
 #include "watch/calls.h"
 
@@ -140,6 +142,47 @@ static void words_add_lock_limit(struct words *words)
                          "or the NIC has no entries left in its translation table");
 }
 
+#define NEEDS_WRITABLE                                                                                       \
+    (unsigned)(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC |                 \
+               IBV_ACCESS_MW_BIND)
+
+/* Notes which page of the range the kernel cannot pin (base/refusal.h). */
+static void find_page(uintptr_t first, size_t length, bool write)
+{
+    uintptr_t next = first, end = first + length;
+    enum refusal_form form = REFUSAL_UNSAID;
+    struct mapping mapping;
+    struct maps maps;
+
+    if (maps_open(&maps) != 0)
+        return;
+    while (next < end && form == REFUSAL_UNSAID) {
+        int error = maps_find(&maps, next, &mapping);
+
+        if (error && error != -ENOENT)
+            break;
+        if (error || mapping.start > next)
+            form = REFUSAL_UNMAPPED;
+        else if (!mapping.readable)
+            form = REFUSAL_UNREADABLE;
+        else if (write && !mapping.writable)
+            form = REFUSAL_UNWRITABLE;
+        else
+            next = mapping.end;
+    }
+    maps_close(&maps);
+    if (form != REFUSAL_UNSAID)
+        refuse(-EFAULT, form, "addr", (int64_t)next, first, length);
+}
+
+static void check_registration(size_t length, unsigned access)
+{
+    if (access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) && !(access & IBV_ACCESS_LOCAL_WRITE))
+        refuse(-EINVAL, REFUSAL_NEEDS_LOCAL_WRITE, "access", access, 0, 0);
+    else if (!length)
+        refuse_range("length", 0, 1, UINT64_MAX);
+}
+
 /* Of a PD, because there is no MR: which range, and what the kernel answers. */
 static void refused_registration(const struct ibv_pd *pd, const char *call, const void *address,
                                  size_t length, unsigned access)
@@ -150,6 +193,14 @@ static void refused_registration(const struct ibv_pd *pd, const char *call, cons
 
     if (!known)
         return;
+    if (error == EFAULT)
+        find_page((uintptr_t)address, length, access & NEEDS_WRITABLE);
+    else if (error == EINVAL)
+        check_registration(length, access);
+    if (tell_reason(call, error, 0, 0)) {
+        errno = error;
+        return;
+    }
     words_add(&words, "%zu bytes at 0x%llx, access 0x%x", length, (unsigned long long)(uintptr_t)address,
               access);
     if (error == EFAULT)
@@ -158,10 +209,6 @@ static void refused_registration(const struct ibv_pd *pd, const char *call, cons
             ": one of its pages is not mapped, or is read-only while the access flags ask for write access");
     else if (error == ENOMEM)
         words_add_lock_limit(&words);
-    else if (error == EINVAL && access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) &&
-             !(access & IBV_ACCESS_LOCAL_WRITE))
-        words_add(&words,
-                  ": IBV_ACCESS_REMOTE_WRITE and IBV_ACCESS_REMOTE_ATOMIC need IBV_ACCESS_LOCAL_WRITE, too");
     tell_refused(call, OBJECT_PD, known->number, error, words.text);
     errno = error;
 }

@@ -75,7 +75,8 @@ struct watched_cq {
     struct watched base;
     struct cq_record *record;
     struct bias lock; /* guards the completion side of QPs and SRQs that complete here, and these: */
-    enum news news;   /* the first of this poll */
+    const struct ibv_wc *polled_into;
+    enum news news; /* the first of this poll */
     const struct watched_qp *news_of;
     struct watched_qp *recent[RECENT_QPS]; /* by QP number; no_qp: none */
     struct watched *channel;
@@ -123,6 +124,7 @@ struct watched_qp {
     uint32_t always;          /* IBV_SEND_SIGNALED with sq_sig_all */
     bool unsignaled_is_first; /* send.counted, and an unsignaled work request ends it */
     struct watched_ring send, receive;
+    char *rests; /* of send: struct watched_rest, whose stride send.stride is */
     struct watched_cq *send_cq, *recv_cq;
     struct watched_srq *srq;
     struct watched_pd *pd;
@@ -290,6 +292,9 @@ enum told {
 };
 void tell_start(void);
 void tell(enum told what, enum object_kind kind, uint32_t number);
+/* A call that failed, by the reason that a rule has noted for that error (base/refusal.h); known_as: the number by which
+ * programs know the object. False: none was noted. */
+bool tell_reason(const char *call, int error, enum object_kind kind, uint32_t known_as);
 /* A call that failed: detail says why, if that is known. */
 void tell_refused(const char *call, enum object_kind kind, uint32_t number, int error, const char *detail);
 void tell_after_fork_in_child(void);

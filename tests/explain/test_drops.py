@@ -22,7 +22,7 @@ LIBRARY = os.path.join(os.path.dirname(SOFTHCA), "lib")
 PATIENCE = 60
 # A network namespace of its own, for other people's processes and for UDP port 4791.
 ALONE = ["unshare", "-n" if os.geteuid() == 0 else "-rn", "sh", "-c", 'ip link set lo up; exec "$@"', "sh"]
-PATHS = {"ring": {"SOFTHCA_LOCAL": "ring"}, "wire": {"SOFTHCA_PATH": "wire"}, "same": {}}
+PATHS = {**{name: {"SOFTHCA_LOCAL": name} for name in ("ring", "cma", "mapped")}, "wire": {"SOFTHCA_PATH": "wire"}, "same": {}}
 
 QP = r"QP 0x[0-9a-f]{6}"
 AGE = r"(, the last|,) [\d.]+ m?s ago"

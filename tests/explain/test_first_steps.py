@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools"))
 import started  # noqa: E402
@@ -26,10 +27,35 @@ with open(os.path.join(DIRECTORY, "examples", "first-steps.c"), encoding="utf-8"
 MISTAKES = re.findall(r"^### (\d+)\. ([^\n]*)\n\n```diff\n(.*?)```\n\n```\n(softhca\[[^\n]*)\n```", PAGE, re.MULTILINE | re.DOTALL)
 
 
-def run(program, *options):
-    """In a network namespace of its own: the port is always the same."""
-    return subprocess.Popen([*started.own_network(), SOFTHCA, "run", *options, "--", program], env=started.environment(), text=True,
-                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+def softhca(*words, **more):
+    return subprocess.Popen([SOFTHCA, *words], env=started.environment(), text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                            start_new_session=True, **more)
+
+
+class Both:
+    """Server and client, which say what is wrong into one pipe."""
+
+    def __init__(self, program, *options):
+        ours, theirs = os.pipe()
+        self.stderr = os.fdopen(ours)
+        self.processes = [softhca("run", *options, "--", program, stderr=theirs)]
+        until = time.monotonic() + PATIENCE
+        while "listening" not in softhca("ps", str(self.processes[0].pid), stderr=subprocess.DEVNULL).communicate()[0]:
+            if self.processes[0].poll() is not None or time.monotonic() > until:
+                os.close(theirs)
+                self.end()
+                raise AssertionError("the server does not listen: " + self.stderr.read())
+        self.processes.append(softhca("run", *options, "--", program, "127.0.0.1", stderr=theirs))
+        os.close(theirs)
+
+    def end(self):
+        for process in self.processes:
+            try:
+                os.killpg(process.pid, 9)
+            except ProcessLookupError:
+                pass
+            process.wait()
+            process.stdout.close()
 
 
 def pattern(line):
@@ -46,21 +72,14 @@ def changed(diff):
 
 
 def test_the_program():
-    process = run(PROGRAM)
-    out, err = process.communicate(timeout=PATIENCE)
-    tap.equal((process.returncode, err), (0, ""))
-    tap.equal(sorted(out.splitlines()), sorted(re.search(r"^\$ .*\n(.*\n.*)\n```", PAGE, re.MULTILINE).group(1).splitlines()))
+    both = Both(PROGRAM)
+    said = [process.communicate(timeout=PATIENCE)[0].rstrip() for process in both.processes]
+    tap.equal(([process.returncode for process in both.processes], both.stderr.read()), ([0, 0], ""))
+    tap.equal(said, re.findall(r"^\$ build/softhca run -- build/examples/first-steps.*\n(.*)$", PAGE, re.MULTILINE))
 
 
 def test_there_are_eight_mistakes():
     tap.equal([number for number, *_ in MISTAKES], list("12345678"))
-
-
-def end(process):
-    try:
-        os.killpg(process.pid, 9)
-    except ProcessLookupError:
-        pass
 
 
 def look(diff, line):
@@ -69,20 +88,19 @@ def look(diff, line):
         with open(path + ".c", "w", encoding="utf-8") as file:
             file.write(changed(diff))
         subprocess.run([*CC, "-o", path, path + ".c", "-lrdmacm", "-libverbs"], check=True)
-        process = run(path, "--all")
-        timer = threading.Timer(PATIENCE, end, [process])
+        both = Both(path, "--all")
+        timer = threading.Timer(PATIENCE, both.end)
         timer.start()
         said = []
         try:
-            for text in process.stderr:
+            for text in both.stderr:
                 said.append(text)
                 if re.search("^" + pattern(line) + "$", text):
                     return
             raise AssertionError(f"{line!r} is not in {said!r}")
         finally:
             timer.cancel()
-            end(process)
-            process.communicate()
+            both.end()
 
 
 def add_tests():
@@ -95,4 +113,5 @@ def add_tests():
 add_tests()
 
 if __name__ == "__main__":
+    started.alone_in_network()  # the port is always the same
     tap.main(sys.modules[__name__])

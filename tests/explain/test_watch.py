@@ -8,6 +8,7 @@ usage: test_watch.py SITUATIONS SOFTHCA SITUATIONS_CM WATCHED OPENS ours|system 
 ours: over SoftHCA; system: over the libibverbs and the adapter that the machine has. ADDRESS: of that adapter.
 """
 
+import json
 import os
 import re
 import subprocess
@@ -16,7 +17,11 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools"))
 import tap  # noqa: E402
+import left_out  # noqa: E402
+import started  # noqa: E402
 import test_explain as alone  # noqa: E402
+import test_mistakes as mistakes  # noqa: E402
+import test_refused as refused  # noqa: E402
 from test_explain import PATIENCE, SITUATIONS, SITUATIONS_CM, SOFTHCA, functions, matches, only, run  # noqa: E402
 
 WATCHED, OPENS = (os.path.abspath(path) for path in sys.argv[4:6])
@@ -46,6 +51,8 @@ class Situation(alone.Situation):
 
 # Its functions ask for these by name.
 alone.Situation, alone.environment = Situation, environment
+mistakes.MISTAKES = os.path.join(os.path.dirname(SITUATIONS), "mistakes")
+refused.REFUSED = os.path.join(os.path.dirname(SITUATIONS), "refused")
 
 # --- the same first lines
 
@@ -139,7 +146,7 @@ def test_acknowledged_too_often():
         situation.process.stdin.write("\n")
         situation.process.stdin.flush()
         matches(r"is no longer blocked after", situation.next_explanation()["cause"])
-        matches(r"^ibv_destroy_cq\(CQ 1\) is blocked: 1 event was read, and 2 acknowledged .*cannot become$",
+        matches(r"^ibv_destroy_cq\(CQ 1\) is blocked: 1 event was read, and 2 acknowledged .*they never will be$",
                 situation.next_explanation()["cause"])
         matches(r"^ibv_destroy_cq\(CQ 1\) is blocked: 1 event was read, and 2", why(situation.pid))
 
@@ -171,9 +178,66 @@ def test_send_queue_full_of_unsignaled():
 def test_first_completion_in_error():
     with Situation("wrong-rkey", "text", program=WATCHED, options=()) as situation:
         qpn = situation.until_it_hangs()
-        matches(fr"QP 0x{qpn:06x} went to ERR: wr_id 4711 \(0x1267\), RDMA WRITE of 64 bytes at 0x1000 with rkey 0x[0-9a-f]+: "
-                r"IBV_WC_REM_ACCESS_ERR", softhca("why", situation.pid))
+        text = softhca("why", situation.pid)
+        matches(fr"QP 0x{qpn:06x} went to ERR( \S+ \S+ ago)?: wr_id 4711 \(0x1267\), RDMA WRITE of 64 bytes to 0x1000 with rkey 0x[0-9a-f]+: "
+                r"QP 0x[0-9a-f]+ at \S+ refused it \(remote access error\)\. Check that ", text)
+        matches(r"status IBV_WC_REM_ACCESS_ERR, vendor_err 0x[0-9a-f]+", text)  # the adapter's
         matches(fr"^softhca\[\d+\]: QP 0x{qpn:06x} went to ERR: wr_id 4711", situation.end())
+
+
+# What the near end of a connection says of the first error of its QP is what SoftHCA says where it sees packets only.
+def look_at_mistake(name):
+    pattern = r"^QP 0x[0-9a-f]{6} went to ERR( \S+ \S+ ago)?: " + mistakes.EXPECTED[name].wire.replace("127.0.0.1", r"\S+")
+    command = [] if not OURS else started.own_network()  # whose lo has the path MTU
+    process = subprocess.Popen([*command, SOFTHCA, "watch", "--explain=json", "--", mistakes.MISTAKES, name], env=environment(),
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        line = process.stdout.readline().split()
+        tap.equal(line[:1], ["done"], line or process.stderr.read())
+        matches(pattern, why(line[1]))
+        _, text = process.communicate("\n", timeout=PATIENCE)
+    finally:
+        process.kill()
+        process.communicate()
+    told = [one["cause"] for one in map(json.loads, text.splitlines()) if one["explanation"] == "fault" and one["pid"] == int(line[1])]
+    tap.equal(len(told), 1, text)
+    matches(pattern, told[0])
+
+
+# Refused calls, by rules of the specification and by what the adapter says of itself.
+
+
+def look_at_refused(name):
+    with started.Waiting([SOFTHCA, "watch", "--explain=json", "--", refused.REFUSED, name], environment()) as process:
+        outside = softhca("why", "--json", process.pid)
+        _, text = process.process.communicate("\n", timeout=PATIENCE)
+    refused.matches(refused.CAUSES[name], refused.refusals(text))
+    refused.matches(refused.CAUSES[name], refused.refusals(outside))
+
+
+def run_under(expected, program, look):
+    """Those whose first line needs no fact of the adapter."""
+    for name in expected:
+        if name in left_out.REASONS[program] or (not OURS and name in left_out.NOT_ON_RXE[program]):
+            continue
+
+        def test(name=name):
+            look(name)
+        globals()[f"test_{program}_" + name.replace("-", "_")] = test
+
+
+run_under(mistakes.EXPECTED, "mistakes", look_at_mistake)
+run_under(refused.CAUSES, "refused", look_at_refused)
+
+
+def test_every_program_is_run_or_left_out_for_a_reason():
+    tried = {**left_out.RUN, "mistakes": mistakes.EXPECTED, "refused": refused.CAUSES}
+    folder = os.path.dirname(SITUATIONS)
+    for program, reasons in left_out.REASONS.items():
+        names = started.names(os.path.join(folder, program), alone.LIBRARY)
+        assert names, program
+        run = [name for name in tried.get(program, ()) if name not in reasons]
+        tap.equal(sorted(names), sorted([*run, *reasons]), program)
 
 
 def test_refused_transition():

@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "rules/fault.h"
 #include "watch/watch.h"
 
 enum { DEPTH = 8 };
@@ -75,7 +76,7 @@ static int open_all(void **state)
     known_cq = watched_new_cq(&cq, NULL);
     known_qp = watched_new_qp(
         &qp,
-        &(struct watched_qp_attr){.pd = &pd, .send_cq = &cq, .recv_cq = &cq, .cap = {DEPTH, DEPTH, 1, 1, 0}});
+        &(struct watched_qp_attr){.pd = &pd, .send_cq = &cq, .recv_cq = &cq, .cap = {DEPTH, DEPTH, 2, 1, 0}});
     assert_non_null(known_qp);
     accepts = 1000;
     ready_count = 0;
@@ -131,15 +132,16 @@ static void what_a_work_request_names_is_recorded(void **state)
     struct ibv_sge sge = {0x1000, 8, 0x77};
     struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_ATOMIC_CMP_AND_SWP}, *bad;
     const struct watched_send *first = (void *)known_qp->send.slots;
+    const struct watched_rest *rest = (void *)known_qp->rests;
     const struct failure_record *failure = &known_qp->record->failure;
 
     wr.wr.atomic.remote_addr = 0x2000;
     wr.wr.atomic.compare_add = 5;
     wr.wr.atomic.rkey = 0x99;
     assert_int_equal(watched_post_send(&qp, &wr, &bad, known_qp), 0);
-    assert_int_equal(first->remote_address, 0x2000);
-    assert_int_equal(first->rkey, 0x99);
-    assert_memory_equal(first + 1, &sge, sizeof(sge));
+    assert_int_equal(rest->remote_address, 0x2000);
+    assert_int_equal(rest->rkey, 0x99);
+    assert_memory_equal(&first->address, &sge, sizeof(sge));
     for (unsigned i = 1; i < known_qp->send.depth; i++) {
         assert_int_equal(send(i, IBV_SEND_SIGNALED), 0);
         poll_one(i, IBV_WC_SUCCESS, IBV_WC_SEND, 0x123);
@@ -320,6 +322,53 @@ static void the_first_error_is_kept(void **state)
     assert_int_equal(known_qp->record->receive.posted, known_qp->record->receive.taken);
 }
 
+/* The first error of a QP after a send of one SGE, and of a second one. */
+static enum fault_cause cause_after(enum ibv_wc_status status, struct ibv_sge first, struct ibv_sge second)
+{
+    struct ibv_sge sges[] = {first, second};
+    struct ibv_send_wr wr = {
+        .wr_id = 5, .sg_list = sges, .num_sge = second.length ? 2 : 1, .opcode = IBV_WR_SEND};
+    struct ibv_send_wr *bad;
+    enum fault_cause cause;
+
+    wr.send_flags = IBV_SEND_SIGNALED;
+    assert_int_equal(watched_post_send(&qp, &wr, &bad, known_qp), 0);
+    poll_one(5, status, IBV_WC_SEND, 0x123);
+    assert_true(known_qp->record->failure.ns);
+    cause = known_qp->record->fault.ns ? (enum fault_cause)known_qp->record->fault.cause : FAULT_NONE;
+    work_forget(known_qp);
+    return cause;
+}
+
+static void what_the_process_knows_of_an_error_is_its_cause(void **state)
+{
+    static struct ibv_mr mr = {
+        .context = &context, .pd = &pd, .addr = (void *)0x1000, .length = 4096, .lkey = 0x77, .rkey = 0x78};
+    const struct ibv_sge right = {0x1000, 8, 0x77}, none = {0, 0, 0};
+    const struct fault_record *fault = &known_qp->record->fault;
+
+    watched_new_mr(&mr, &pd, 0x1000, 0, NULL, 0);
+    /* Nothing of it is wrong here: why only the adapter knows. */
+    assert_int_equal(cause_after(IBV_WC_LOC_PROT_ERR, right, none), FAULT_NONE);
+    assert_int_equal(cause_after(IBV_WC_LOC_PROT_ERR, (struct ibv_sge){0x1000, 8, 0x78}, none),
+                     FAULT_KEY_IS_RKEY);
+    assert_int_equal(cause_after(IBV_WC_LOC_PROT_ERR, (struct ibv_sge){0x1000, 8, 0x99}, none),
+                     FAULT_KEY_UNKNOWN);
+    assert_int_equal(cause_after(IBV_WC_LOC_PROT_ERR, (struct ibv_sge){0x1ff0, 32, 0x77}, none),
+                     FAULT_RANGE_END);
+    assert_int_equal(fault->value, 16);
+    /* The MR of the first one may not have been seen. */
+    assert_int_equal(cause_after(IBV_WC_LOC_PROT_ERR, (struct ibv_sge){0x1000, 8, 0x99},
+                                 (struct ibv_sge){0xff0, 32, 0x77}),
+                     FAULT_RANGE_BEGIN);
+    /* Of the peer nothing is known before the QP is connected. */
+    assert_int_equal(cause_after(IBV_WC_REM_ACCESS_ERR, right, none), FAULT_NONE);
+    known_qp->record->attributes.dest_qpn = 0x456;
+    assert_int_equal(cause_after(IBV_WC_REM_ACCESS_ERR, right, none), FAULT_NAK);
+    assert_int_equal(cause_after(IBV_WC_RETRY_EXC_ERR, right, none), FAULT_SILENCE);
+    assert_int_equal(cause_after(IBV_WC_GENERAL_ERR, right, none), FAULT_NONE);
+}
+
 static void an_srq_is_taken_in_any_order(void **state)
 {
     static struct ibv_srq ibv = {.context = &context};
@@ -429,6 +478,7 @@ int main(void)
         WITH_ALL(an_adapter_that_frees_slots_by_itself),
         WITH_ALL(posts_past_libibverbs_are_unseen),
         WITH_ALL(the_first_error_is_kept),
+        WITH_ALL(what_the_process_knows_of_an_error_is_its_cause),
         WITH_ALL(an_srq_is_taken_in_any_order),
         WITH_ALL(reset_forgets_work),
         WITH_ALL(an_object_that_was_destroyed_unseen_makes_room),
