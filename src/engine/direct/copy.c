@@ -11,8 +11,6 @@
 #include "engine/paths/paths.h"
 #include "local/local.h"
 
-/* Bytes. A longer request takes less time by one copy of the kernel than by two through a ring that is polled. */
-#define RING_UP_TO 4096u
 /* A peer that polls this often during one system call spins on its CQ: the ring takes less time then. */
 #define POLLS_OF_A_SPIN 8u
 /* Requests through the ring between two looks at what they cost. */
@@ -62,7 +60,7 @@ static void look(struct direct_route *direct)
 
 bool direct_prefers_ring(const struct qp *qp, struct direct_route *direct, uint32_t length)
 {
-    if (likely(direct->ring == RING_NOT) || length > RING_UP_TO)
+    if (likely(direct->ring == RING_NOT) || length > DIRECT_SMALL)
         return false;
     if (unlikely(atomic_load_explicit(&direct->peer->header->growing, memory_order_relaxed))) {
         direct->ring = RING_NOT;
@@ -131,7 +129,7 @@ bool direct_copy(struct transport_qp *transport, uint32_t rkey, uint64_t address
         route_note_refused(qp); /* another QP may have been the one that was refused */
     if (!peer || !direct_has_copied(direct, rkey) || direct_prefers_ring(qp, direct, length))
         return false;
-    began = length > RING_UP_TO ? 0 : sys_now();
+    began = length > DIRECT_SMALL ? 0 : sys_now();
     there = direct_address_in(&direct->copied, address, length, operation);
     if (!there)
         return false;

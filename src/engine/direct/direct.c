@@ -213,6 +213,36 @@ static inline bool is_copied_only(const struct direct_route *direct, uint32_t rk
            direct_key_is_current(direct->peer, &direct->copied, rkey);
 }
 
+/* Of a stream through the ring, one request in so many looks at whether the peer sleeps, and at what else would end that. */
+#define RING_UNASKED 15u
+
+/* Those of them count that have come. */
+static void end_unasked(struct direct_route *direct, struct transport_qp *transport)
+{
+    uint32_t came = direct->unasked - min_of((uint32_t)transport->unasked, direct->unasked);
+
+    direct->accesses += came;
+    direct->until_look -= min_of(came, direct->until_look - 1);
+    direct->unasked = transport->unasked = 0;
+}
+
+/* Of a key that was looked for: memory behind another one may be mapped here. */
+bool direct_goes_by_packets(struct transport_qp *transport, uint32_t rkey, uint64_t address, uint32_t length)
+{
+    struct qp *qp = container_of(transport, struct qp, transport);
+    struct direct_route *direct = &route_of(qp)->direct;
+
+    if (likely(direct->ring == RING_NOT) || direct->copied.rkey != rkey || direct->mapped.rkey == rkey ||
+        !direct->peer)
+        return false;
+    note_unmapped(qp, direct, rkey, address, length);
+    end_unasked(direct, transport);
+    if (!direct_prefers_ring(qp, direct, length))
+        return false;
+    direct->unasked = transport->unasked = RING_UNASKED;
+    return true;
+}
+
 bool direct_can_execute(struct transport_qp *transport, uint32_t rkey, uint64_t address, uint32_t length)
 {
     struct qp *qp = container_of(transport, struct qp, transport);

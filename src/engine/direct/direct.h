@@ -84,6 +84,7 @@ struct direct_peer {
 void *direct_map(struct transport_qp *transport, uint32_t rkey, uint64_t address, uint32_t length,
                  enum remote_operation operation);
 bool direct_map_end(struct transport_qp *transport);
+bool direct_goes_by_packets(struct transport_qp *transport, uint32_t rkey, uint64_t address, uint32_t length);
 bool direct_can_execute(struct transport_qp *transport, uint32_t rkey, uint64_t address, uint32_t length);
 /* Which copies the peer permits. The peer decides when it sets its end of the link up, which may come later than the
  * beginning of this process's. */
