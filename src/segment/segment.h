@@ -140,7 +140,8 @@ struct segment_header {
     _Atomic uint32_t growing;
     uint64_t robust[4]; /* the robust list for the kernel: pointers that are valid in the owner only */
 };
-_Static_assert(offsetof(struct segment_header, growing) - offsetof(struct segment_header, application_polls) >=
+_Static_assert(offsetof(struct segment_header, growing) -
+                       offsetof(struct segment_header, application_polls) >=
                    CACHE_LINE,
                "what peers read for each request is in no line that the owner writes all the time");
 
@@ -155,7 +156,9 @@ struct mapped_record {
     uint32_t reason; /* enum mapped_reason: why other parts are not mapped; 0: all is mapped */
     uint32_t reserved;
     uint64_t mapped; /* as length; kept for the layout */
-    uint64_t reserved2[2];
+    /* Of a closed record, the addresses whose pages are being switched: the others may be copied from and to as before.
+     * moving_to 0: none may. Another range has another generation. */
+    uint64_t moving_from, moving_to;
 };
 _Static_assert(sizeof(struct mapped_record) == 64, "one cache line");
 /* What a requester has to know of a QP whose memory it accesses directly, by QP slot. Written under the QP's

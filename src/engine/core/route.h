@@ -61,6 +61,8 @@ struct direct_route {
     ns_t stream_from;           /* before that time, a stream does not take the ring */
     /* Accesses to memory that is not mapped, since the peer was asked to map it; how often it was asked for the same. */
     uint32_t accesses, wishes, wished_slot, wished_generation;
+    /* Of the region in `copied`: addresses of the peer whose pages are being switched; moving_to 0: none. */
+    uint64_t moving_from, moving_to;
     uint32_t waited_generation; /* of a closed record: it was waited for */
     /* engine/direct/deposit.c, about receives of the peer: */
     bool receives_known;    /* first_receive is valid */

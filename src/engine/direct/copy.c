@@ -111,6 +111,52 @@ static bool is_refused(ssize_t error)
     return error == -EPERM || error == -ENOSYS || error == -EACCES || error == -ESRCH;
 }
 
+static bool moves(const struct direct_route *direct, uint64_t there, uint32_t length)
+{
+    return there < direct->moving_to && there + length > direct->moving_from;
+}
+
+/* As direct_address_in(). 0 also where the pages are being switched, and are not done in a moment. */
+static uintptr_t resting_address(struct direct_route *direct, uint32_t rkey, uint64_t address,
+                                 uint32_t length, enum remote_operation operation)
+{
+    uintptr_t there = direct_address_in(&direct->copied, address, length, operation);
+
+    if (likely(!there || !moves(direct, there, length)))
+        return there;
+    direct_wait_for_portion(direct, key_slot(rkey));
+    there =
+        direct_has_copied(direct, rkey) ? direct_address_in(&direct->copied, address, length, operation) : 0;
+    return there && moves(direct, there, length) ? 0 : there;
+}
+
+/* A request whose key has changed while it was being begun begins anew, so often: portions follow each other closely. */
+#define ATTEMPTS 8u
+
+/* The copy's bytes, or an error; -ESTALE: the key has changed; -EBUSY: not now. *ret_open: direct_is_open(). */
+static ssize_t attempt(struct qp *qp, struct direct_route *direct, uint32_t rkey, uintptr_t there,
+                       uint32_t length, enum remote_operation operation, const struct iovec *here,
+                       unsigned count, bool *ret_open)
+{
+    struct direct_peer *peer = direct->peer;
+    ssize_t copied = -ESTALE;
+    unsigned pieces;
+
+    direct->access_slot = access_slot_take(peer->access_slots, qp->slot, ACCESS_BEGINS, direct->slot,
+                                           direct->copied.slot, &direct->access_slot_word);
+    if (!direct->access_slot)
+        return -EBUSY;
+    pieces = begin(direct, there, length, operation);
+    *ret_open = direct_is_open(direct);
+    if (likely(*ret_open && direct_key_is_current(peer, &direct->copied, rkey)))
+        copied = link_copy(peer->link, operation == REMOTE_WRITE, here, count, direct->access_slot->remote,
+                           pieces);
+    /* All bytes moved before the owner went on, even if it has given up waiting since: the owner had not set the lengths
+     * to 0 when the call began. */
+    (void)access_slot_release(direct->access_slot, direct->access_slot_word);
+    return copied;
+}
+
 bool direct_copy(struct transport_qp *transport, uint32_t rkey, uint64_t address, uint32_t length,
                  enum remote_operation operation, const struct iovec *here, unsigned count)
 {
@@ -118,11 +164,9 @@ bool direct_copy(struct transport_qp *transport, uint32_t rkey, uint64_t address
     struct direct_route *direct = &route_of(qp)->direct;
     struct direct_peer *peer = direct->peer;
     ns_t began;
-    ssize_t copied = 0;
+    ssize_t copied = -ESTALE;
     uint32_t polls;
-    uintptr_t there;
-    unsigned pieces;
-    bool open;
+    bool open = true;
 
     if (peer && unlikely(atomic_load_explicit(&peer->refused, memory_order_relaxed)) &&
         qp->record->path.kind == PATH_CMA)
@@ -130,22 +174,15 @@ bool direct_copy(struct transport_qp *transport, uint32_t rkey, uint64_t address
     if (!peer || !direct_has_copied(direct, rkey) || direct_prefers_ring(qp, direct, length))
         return false;
     began = length > DIRECT_SMALL ? 0 : sys_now();
-    there = direct_address_in(&direct->copied, address, length, operation);
-    if (!there)
-        return false;
-    direct->access_slot = access_slot_take(peer->access_slots, qp->slot, ACCESS_BEGINS, direct->slot,
-                                           direct->copied.slot, &direct->access_slot_word);
-    if (!direct->access_slot)
-        return false;
     polls = polls_of(peer);
-    pieces = begin(direct, there, length, operation);
-    open = direct_is_open(direct);
-    if (likely(open && direct_key_is_current(peer, &direct->copied, rkey)))
-        copied = link_copy(peer->link, operation == REMOTE_WRITE, here, count, direct->access_slot->remote,
-                           pieces);
-    /* All bytes moved before the owner went on, even if it has given up waiting since: the owner had not set the lengths
-     * to 0 when the call began. */
-    (void)access_slot_release(direct->access_slot, direct->access_slot_word);
+    for (unsigned i = 0; i < ATTEMPTS && open && copied == -ESTALE; i++) {
+        uintptr_t there =
+            direct_has_copied(direct, rkey) ? resting_address(direct, rkey, address, length, operation) : 0;
+
+        copied = there ? attempt(qp, direct, rkey, there, length, operation, here, count, &open) : -EBUSY;
+    }
+    if (copied == -EBUSY)
+        return false;
     if (unlikely(is_refused(copied)))
         atomic_store_explicit(&peer->refused, true, memory_order_relaxed);
     else if (unlikely(copied == -EFAULT))

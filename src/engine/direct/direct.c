@@ -49,12 +49,12 @@ uint32_t direct_limit(const struct qp *qp, const struct link *link)
 
 /* --- checks ----------------------------------------------------------------------------------------- */
 
-/* The peer closes a record while it switches a portion of the region's pages: for some tens of microseconds, if it has a
+/* The peer closes a record while it switches a portion of the region's pages: for some 20 us, if it has a
  * processor. A packet would wait for the end of that, too, and then for a thread of the peer. Not twice for the same
  * portion: a peer that has no processor, or takes the memory back, is left to packets. */
 #define WAIT_FOR_PORTION (100 * NS_PER_US)
 
-static void wait_for_portion(struct direct_route *direct, uint32_t slot)
+void direct_wait_for_portion(struct direct_route *direct, uint32_t slot)
 {
     const _Atomic uint32_t *generation = &direct->peer->mapped[slot].generation;
     uint32_t seen = atomic_load_explicit(generation, memory_order_relaxed);
@@ -111,17 +111,34 @@ static bool find_mapped(struct direct_route *direct, uint32_t rkey)
     return true;
 }
 
+/* What of the region is moving, after its key was read. False: all of it. */
+static bool read_moving(struct direct_route *direct, const struct direct_key *found)
+{
+    const struct mapped_record *record = &direct->peer->mapped[found->slot];
+
+    direct->moving_from = direct->moving_to = 0;
+    if (likely(!(found->place_generation & 1)))
+        return true;
+    direct->moving_from = __atomic_load_n(&record->moving_from, __ATOMIC_RELAXED);
+    direct->moving_to = __atomic_load_n(&record->moving_to, __ATOMIC_RELAXED);
+    atomic_thread_fence(memory_order_acquire); /* partner: close_region() in object/memory/mapping.c */
+    return direct->moving_to &&
+           atomic_load_explicit(&record->generation, memory_order_relaxed) == found->place_generation;
+}
+
 bool direct_find_copied(struct direct_route *direct, uint32_t rkey)
 {
     struct direct_key *found = &direct->copied;
     struct key_view key;
 
-    wait_for_portion(direct, key_slot(rkey));
-    /* A closed record: pages are being switched. */
+    if (!__atomic_load_n(&direct->peer->mapped[key_slot(rkey)].moving_to, __ATOMIC_RELAXED))
+        direct_wait_for_portion(direct, key_slot(rkey));
     if (!read_key(direct, rkey, &key, found) || direct_copies(direct->peer) == SEGMENT_NO_COPIES ||
-        (rkey & KEY_COPIED) || (found->place_generation & 1) ||
-        (key.kind != KEY_REGION && key.kind != KEY_REGION_ON_DEMAND))
+        (rkey & KEY_COPIED) || !read_moving(direct, found) ||
+        (key.kind != KEY_REGION && key.kind != KEY_REGION_ON_DEMAND)) {
+        found->rkey = 0;
         return false;
+    }
     found->start = key.iova;
     found->length = key.length;
     found->base = (uintptr_t)key.address;

@@ -144,6 +144,8 @@ static inline bool direct_has_copied(struct direct_route *direct, uint32_t rkey)
            (direct_key_is_current(direct->peer, &direct->copied, rkey) || direct_find_copied(direct, rkey)) &&
            direct->copied.length;
 }
+/* Waits for a moment if the record of the key in that slot is closed. QP lock held. */
+void direct_wait_for_portion(struct direct_route *direct, uint32_t slot);
 /* As direct_map(), but a failure does not make the helper thread map the memory. */
 char *direct_try_map(struct qp *qp, uint32_t rkey, uint64_t address, uint32_t length,
                      enum remote_operation operation);
