@@ -55,6 +55,7 @@ struct direct_route {
      * peer polls, or because they come in a stream. */
     enum ring_choice { RING_NOT, RING_POLLED, RING_STREAM } ring;
     uint32_t until_look, polls_seen;
+    uint32_t copies_due;        /* requests that do not: the peer was asked to map memory */
     uint32_t unasked;           /* transport_qp.unasked, as it was set last */
     uint32_t stream;            /* requests that were copied one right after the other */
     ns_t copied_at, ring_since; /* end of the last copy; when the ring was looked at last */

@@ -191,6 +191,8 @@ bool direct_copy(struct transport_qp *transport, uint32_t rkey, uint64_t address
         direct->peer = NULL; /* the helper thread connects the QP anew */
     else if (atomic_load_explicit(&peer->header->growing, memory_order_relaxed))
         direct->stream = 0;
+    else if (unlikely(direct->copies_due != 0))
+        direct->copies_due--;
     else if (polls_of(peer) - polls >= POLLS_OF_A_SPIN)
         use_ring(direct, RING_POLLED, 0);
     else if (began)

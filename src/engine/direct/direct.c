@@ -167,8 +167,8 @@ bool direct_should_request(struct direct_route *direct, const struct direct_peer
     return true;
 }
 
-bool direct_ask_to_map(struct direct_route *direct, const struct direct_peer *peer, uint32_t slot,
-                       const struct key_view *key, uint64_t there, uint32_t length)
+enum direct_wish direct_ask_to_map(struct direct_route *direct, const struct direct_peer *peer, uint32_t slot,
+                                   const struct key_view *key, uint64_t there, uint32_t length)
 {
     uint64_t from = there - mapping_step_start(key->address, 0);
     uint32_t first = (uint32_t)(from / MAPPING_STEP), last = (uint32_t)((from + length - 1) / MAPPING_STEP);
@@ -181,13 +181,19 @@ bool direct_ask_to_map(struct direct_route *direct, const struct direct_peer *pe
                          : 0;
     direct->wished_slot = slot;
     direct->wished_generation = view.generation;
+    /* While the peer switches more, the record changes with each portion, and what is mapped here is void again. */
     if (view.length && there >= view.address && there + length <= view.address + view.length)
-        return true;
+        return direct->wishes || !atomic_load_explicit(&peer->header->growing, memory_order_relaxed)
+                   ? DIRECT_IS_MAPPED
+                   : DIRECT_GROWS;
     link_want_mapped(peer->link, slot, first);
     if (last != first) /* what is in between comes with it */
         link_want_mapped(peer->link, slot, last);
-    return false;
+    return DIRECT_WAS_ASKED;
 }
+
+/* Requests that go by the kernel's copy until the peer that was asked to map shows that it does so (header.growing). */
+#define COPIES_WHEN_ASKED 16u
 
 static cold_path void want_mapped(const struct qp *qp, struct direct_route *direct, uint32_t rkey,
                                   uint64_t address, uint32_t length)
@@ -196,10 +202,21 @@ static cold_path void want_mapped(const struct qp *qp, struct direct_route *dire
     uint32_t slot = key_slot(rkey);
     struct key_view key;
 
-    if (keys_try_read(&peer->keys[slot], &key) && key.rkey == rkey && key.kind == KEY_REGION &&
-        key_view_covers(&key, address, length) &&
-        direct_ask_to_map(direct, peer, slot, &key, key_view_translate(&key, address), length))
+    if (!keys_try_read(&peer->keys[slot], &key) || key.rkey != rkey || key.kind != KEY_REGION ||
+        !key_view_covers(&key, address, length))
+        return;
+    switch (direct_ask_to_map(direct, peer, slot, &key, key_view_translate(&key, address), length)) {
+    case DIRECT_IS_MAPPED:
         direct_request_map(qp, rkey);
+        break;
+    case DIRECT_GROWS:
+        break;
+    case DIRECT_WAS_ASKED:
+        /* The thread of the peer that polls may begin to switch at once, and leave packets for some 0.1 ms. */
+        direct->ring = RING_NOT;
+        direct->copies_due = COPIES_WHEN_ASKED;
+        break;
+    }
 }
 
 /* A request is not executed in mapped memory. */

@@ -171,10 +171,15 @@ static inline bool direct_is_hot(struct direct_route *direct, const struct direc
     direct->accesses = 0;
     return true;
 }
-/* Asks the peer to map [there, there + length) of the region with the key in that slot, addresses of the peer. True: it has
- * done so, and this process has to map it, too. QP lock held. */
-bool direct_ask_to_map(struct direct_route *direct, const struct direct_peer *peer, uint32_t slot,
-                       const struct key_view *key, uint64_t there, uint32_t length);
+enum direct_wish {
+    DIRECT_IS_MAPPED, /* by the peer: this process has to map it, too */
+    DIRECT_GROWS,     /* so, but the peer goes on with it */
+    DIRECT_WAS_ASKED,
+};
+/* Asks the peer to map [there, there + length) of the region with the key in that slot, addresses of the peer, if it has not
+ * done so. QP lock held. */
+enum direct_wish direct_ask_to_map(struct direct_route *direct, const struct direct_peer *peer, uint32_t slot,
+                                   const struct key_view *key, uint64_t there, uint32_t length);
 /* Why memory of the peer is not mapped, for path explanations. */
 enum path_why direct_why_not(const struct link *link);
 /* Do the settings want memory of the peer mapped, and may this process open the peer's files? */
