@@ -116,21 +116,8 @@ static bool moves(const struct direct_route *direct, uint64_t there, uint32_t le
     return there < direct->moving_to && there + length > direct->moving_from;
 }
 
-/* As direct_address_in(). 0 also where the pages are being switched, and are not done in a moment. */
-static uintptr_t resting_address(struct direct_route *direct, uint32_t rkey, uint64_t address,
-                                 uint32_t length, enum remote_operation operation)
-{
-    uintptr_t there = direct_address_in(&direct->copied, address, length, operation);
-
-    if (likely(!there || !moves(direct, there, length)))
-        return there;
-    direct_wait_for_portion(direct, key_slot(rkey));
-    there =
-        direct_has_copied(direct, rkey) ? direct_address_in(&direct->copied, address, length, operation) : 0;
-    return there && moves(direct, there, length) ? 0 : there;
-}
-
-/* A request whose key has changed while it was being begun begins anew, so often: portions follow each other closely. */
+/* A request whose key has changed while it was being begun, or whose pages move, begins anew, so often: portions follow each
+ * other closely, and a long request needs several. */
 #define ATTEMPTS 8u
 
 /* The copy's bytes, or an error; -ESTALE: the key has changed; -EBUSY: not now. *ret_open: direct_is_open(). */
@@ -176,10 +163,16 @@ bool direct_copy(struct transport_qp *transport, uint32_t rkey, uint64_t address
     began = length > DIRECT_SMALL ? 0 : sys_now();
     polls = polls_of(peer);
     for (unsigned i = 0; i < ATTEMPTS && open && copied == -ESTALE; i++) {
-        uintptr_t there =
-            direct_has_copied(direct, rkey) ? resting_address(direct, rkey, address, length, operation) : 0;
+        uintptr_t there = direct_has_copied(direct, rkey)
+                              ? direct_address_in(&direct->copied, address, length, operation)
+                              : 0;
 
-        copied = there ? attempt(qp, direct, rkey, there, length, operation, here, count, &open) : -EBUSY;
+        if (!there)
+            copied = -EBUSY;
+        else if (unlikely(moves(direct, there, length)))
+            direct_wait_for_portion(direct, key_slot(rkey));
+        else
+            copied = attempt(qp, direct, rkey, there, length, operation, here, count, &open);
     }
     if (copied == -EBUSY)
         return false;
