@@ -131,14 +131,19 @@ struct segment_header {
     /* How often threads of the program have polled an empty CQ. A peer that sees it grow leaves small requests to
      * them. Concurrent pollers may lose an increment. */
     _Atomic uint32_t application_polls cache_aligned;
-    /* Regions whose memory is being mapped. While there are any, a thread that polls may be busy with that, or wait for a
-     * processor: small requests are not left to it. */
-    _Atomic uint32_t growing;
     /* Thread id of the helper thread. The kernel changes the value when that thread ends
      * (set_robust_list(2): FUTEX_OWNER_DIED), which is before other processes can observe the death. */
     _Atomic uint32_t alive cache_aligned;
+    /* Regions whose memory is being mapped. While there are any, a thread that polls may be busy with that, or wait for a
+     * processor: small requests are not left to it. Peers read it for each of those: not in the line of application_polls,
+     * which each poll takes away from them. */
+    _Atomic uint32_t growing;
     uint64_t robust[4]; /* the robust list for the kernel: pointers that are valid in the owner only */
 };
+_Static_assert(offsetof(struct segment_header, growing) -
+                       offsetof(struct segment_header, application_polls) >=
+                   CACHE_LINE,
+               "what peers read for each request is in no line that the owner writes all the time");
 
 /* Where peers can map one MR, by its slot in the key table. Written under mapping_lock
  * (object/memory/mapping.c), read by engine/direct. generation is odd while the record is invalid or changes:
@@ -151,7 +156,9 @@ struct mapped_record {
     uint32_t reason; /* enum mapped_reason: why other parts are not mapped; 0: all is mapped */
     uint32_t reserved;
     uint64_t mapped; /* as length; kept for the layout */
-    uint64_t reserved2[2];
+    /* Of a closed record, the addresses whose pages are being switched: the others may be copied from and to as before.
+     * moving_to 0: none may. Another range has another generation. */
+    uint64_t moving_from, moving_to;
 };
 _Static_assert(sizeof(struct mapped_record) == 64, "one cache line");
 /* What a requester has to know of a QP whose memory it accesses directly, by QP slot. Written under the QP's

@@ -81,7 +81,8 @@ static enum direct copy(struct transport_qp *qp, struct send_wqe *wqe, enum requ
     return done(qp, wqe, kind, VERDICT_OK);
 }
 
-enum direct direct_execute(struct transport_qp *qp, struct send_wqe *wqe, enum request_kind kind)
+static __attribute__((noinline)) enum direct execute(struct transport_qp *qp, struct send_wqe *wqe,
+                                                     enum request_kind kind)
 {
     struct sender *sender = &qp->record->sender;
     struct wqe_sge *sge = send_wqe_body(wqe, IBV_QPT_RC);
@@ -90,8 +91,6 @@ enum direct direct_execute(struct transport_qp *qp, struct send_wqe *wqe, enum r
     bool writes = kind == REQUEST_WRITE || kind == REQUEST_ATOMIC_WRITE;
     void *target;
 
-    if (!wqe->length || wqe->length > qp->link.direct_up_to || !is_one_sided(qp, wqe, kind))
-        return DIRECT_NOT;
     /* A program that always has requests in flight would never get direct execution unless the request waits
      * for them here. If one of them takes a receive, waiting would cost a pause per message: the request
      * goes as packets. */
@@ -127,4 +126,19 @@ enum direct direct_execute(struct transport_qp *qp, struct send_wqe *wqe, enum r
     if (kind == REQUEST_ATOMIC)
         gather_place(&gather, &original);
     return done(qp, wqe, kind, VERDICT_OK);
+}
+
+enum direct direct_execute(struct transport_qp *qp, struct send_wqe *wqe, enum request_kind kind)
+{
+    const struct sender *sender = &qp->record->sender;
+
+    /* Whoever is to take what is under way takes this with it. */
+    if (qp->unasked && sender->completed != sender->begun && wqe->length <= DIRECT_SMALL) {
+        qp->unasked--;
+        return DIRECT_NOT;
+    }
+    if (!wqe->length || wqe->length > qp->link.direct_up_to || !is_one_sided(qp, wqe, kind) ||
+        qp->ports->direct->goes_by_packets(qp, wqe->rkey, wqe->remote_address, wqe->length))
+        return DIRECT_NOT;
+    return execute(qp, wqe, kind);
 }

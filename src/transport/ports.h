@@ -47,6 +47,10 @@ struct receive_completion {
     uint64_t tag;
 };
 
+/* Bytes. A longer request to a peer of this host takes less time by one copy of the kernel than by two through a ring that
+ * is polled. */
+#define DIRECT_SMALL 4096u
+
 /* Memory of the peer that this process executes requests in, without packets (transport/direct.c). */
 struct transport_direct_ports {
     /* Address at which [address, address + length) of the peer's memory is mapped, after all checks of the rkey. NULL:
@@ -61,6 +65,10 @@ struct transport_direct_ports {
      * have been copied or not, and the request travels as packets. */
     bool (*copy)(struct transport_qp *qp, uint32_t rkey, uint64_t address, uint32_t length,
                  enum remote_operation operation, const struct iovec *here, unsigned count);
+    /* Has it been found that a request like this takes less time as a packet, though copy() would succeed? Asked first,
+     * so that such a request pays for nothing else here. qp->unasked: so many requests that follow, of up to
+     * DIRECT_SMALL bytes, are not asked for while others are under way, and each takes one from it. */
+    bool (*goes_by_packets)(struct transport_qp *qp, uint32_t rkey, uint64_t address, uint32_t length);
     /* Is map() or copy() likely to succeed for a request of that length? Then the request is worth waiting for. If not,
      * the owner starts to make it so where it can. */
     bool (*can_execute)(struct transport_qp *qp, uint32_t rkey, uint64_t address, uint32_t length);

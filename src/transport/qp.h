@@ -395,6 +395,8 @@ struct transport_qp {
      * repeated packet may have been received before, and the receive be the program's again). */
     bool deposits;
     bool holds; /* no request is begun until those before it are complete (sender_end_losses()) */
+    /* Of the next requests, so many go as packets (ports->direct->goes_by_packets). */
+    uint8_t unasked;
 };
 
 static inline struct send_wqe *send_wqe_at(const struct transport_qp *qp, uint32_t counter)

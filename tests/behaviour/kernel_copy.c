@@ -247,6 +247,92 @@ static void nothing_is_lost_while_memory_is_switched(void **state)
     }
 }
 
+/* The thread of the process that switches memory; 0: it has none. */
+static pid_t keeper_of(pid_t process)
+{
+    struct dirent *entry;
+    char path[64];
+    pid_t found = 0;
+    DIR *tasks;
+
+    snprintf(path, sizeof(path), "/proc/%d/task", (int)process);
+    tasks = opendir(path);
+    while (tasks && !found && (entry = readdir(tasks))) {
+        char comm[400], name[32] = "";
+        FILE *file;
+
+        snprintf(comm, sizeof(comm), "%s/%s/comm", path, entry->d_name);
+        file = fopen(comm, "re");
+        if (file && fgets(name, sizeof(name), file) && strncmp(name, "softhca-mapped", 14) == 0)
+            found = (pid_t)atoi(entry->d_name);
+        if (file)
+            fclose(file);
+    }
+    if (tasks)
+        closedir(tasks);
+    return found;
+}
+
+/* Lets the thread go on, if it has stopped, unless it enters the system call: then true, and it stays stopped. */
+static bool has_stopped_at(pid_t thread, uint64_t number)
+{
+    struct __ptrace_syscall_info info;
+    int status;
+
+    if (waitpid(thread, &status, __WALL | WNOHANG) != thread)
+        return false;
+    CHECK(WIFSTOPPED(status), "waitpid: status %x", (unsigned)status);
+    CHECK(ptrace(PTRACE_GET_SYSCALL_INFO, thread, (void *)sizeof(info), &info) > 0,
+          "PTRACE_GET_SYSCALL_INFO: %s", strerror(errno));
+    if (info.op == PTRACE_SYSCALL_INFO_ENTRY && info.entry.nr == number)
+        return true;
+    trace(thread, PTRACE_SYSCALL, 0);
+    return false;
+}
+
+static void write_at(struct pair *p, size_t at, uint64_t value)
+{
+    end_poke64(&p->a, 0, value);
+    end_send(&p->a, a_write(&p->a, 1, 0, sizeof(value), &p->b, at));
+    end_expect_success(&p->a, SQ, 1, IBV_WC_RDMA_WRITE);
+}
+
+/* While a portion is switched, nobody in the peer would take a packet: the thread that does waits for the one that switches. So
+ * what completes was copied by the kernel. */
+static void requests_beside_pages_that_are_switched_go_on(void **state)
+{
+    enum { FIRST = 2000, OFTEN = 100000, BESIDE = 64, BESIDE_AT = STEP + STEP / 2 };
+    struct end_attr attr = attr_of(IBV_QPT_RC);
+    bool switches = false;
+    pid_t keeper = 0;
+    struct pair p;
+
+    attr.size = REGION;
+    pair_connect_as(&p, &attr);
+    /* It begins with the first memory. */
+    for (uint64_t i = 0; !(keeper = keeper_of(p.b.side->pid)) && i < FIRST; i++)
+        write_at(&p, 0, i);
+    if (!keeper || ptrace((enum __ptrace_request)PTRACE_SEIZE, keeper, NULL, (void *)PTRACE_O_TRACESYSGOOD))
+        skip_because("no thread that switches memory, or it cannot be traced");
+    trace(keeper, PTRACE_INTERRUPT, 0);
+    wait_stopped(keeper);
+    trace(keeper, PTRACE_SYSCALL, 0);
+    for (uint64_t i = 0; i < OFTEN && !(switches = has_stopped_at(keeper, SYS_mremap)); i++)
+        write_at(&p, 3 * STEP, i);
+    for (uint64_t i = 0; i < BESIDE && switches; i++)
+        write_at(&p, BESIDE_AT + i * 4096, i);
+    if (!switches) {
+        trace(keeper, PTRACE_INTERRUPT, 0);
+        wait_stopped(keeper);
+    }
+    trace(keeper, PTRACE_DETACH, 0);
+    for (uint64_t i = 0; i < BESIDE && switches; i++)
+        CHECK(end_peek64(&p.b, BESIDE_AT + i * 4096) == i, "not what was written beside");
+    if (!switches)
+        skip_because("memory is not switched in the background here (softhca doctor says why)");
+    pair_close(&p);
+}
+
 /* --- a kernel that refuses -------------------------------------------------------------------------------- */
 
 static void refuse_copies(struct end *end, void *arg)
@@ -301,6 +387,7 @@ int main(int argc, char **argv)
 #define COPY(fn) TEST_WITH(fn, .fars = 1, .needs = NEEDS_TWO_PROCESSES, .seconds = long_tests() ? 600 : 0)
     const struct test tests[] = {
         COPY(nothing_is_lost_while_memory_is_switched),
+        COPY(requests_beside_pages_that_are_switched_go_on),
         /* Where the kernel copies each request: */
         COPY(a_requester_at_its_call_changes_nothing_after_dereg),
         COPY(a_requester_at_its_call_changes_nothing_after_rereg),
@@ -313,5 +400,5 @@ int main(int argc, char **argv)
         COPY(a_filter_that_refuses_the_call_later_does_no_harm),
     };
 
-    return run_topic(tests, path_under_test() == PATH_AUTO ? 1 : COUNT(tests), argc, argv);
+    return run_topic(tests, path_under_test() == PATH_AUTO ? 2 : COUNT(tests), argc, argv);
 }

@@ -55,11 +55,15 @@ struct direct_route {
      * peer polls, or because they come in a stream. */
     enum ring_choice { RING_NOT, RING_POLLED, RING_STREAM } ring;
     uint32_t until_look, polls_seen;
+    uint32_t copies_due;        /* requests that do not: the peer was asked to map memory */
+    uint32_t unasked;           /* transport_qp.unasked, as it was set last */
     uint32_t stream;            /* requests that were copied one right after the other */
     ns_t copied_at, ring_since; /* end of the last copy; when the ring was looked at last */
     ns_t stream_from;           /* before that time, a stream does not take the ring */
     /* Accesses to memory that is not mapped, since the peer was asked to map it; how often it was asked for the same. */
     uint32_t accesses, wishes, wished_slot, wished_generation;
+    /* Of the region in `copied`: addresses of the peer whose pages are being switched; moving_to 0: none. */
+    uint64_t moving_from, moving_to;
     uint32_t waited_generation; /* of a closed record: it was waited for */
     /* engine/direct/deposit.c, about receives of the peer: */
     bool receives_known;    /* first_receive is valid */

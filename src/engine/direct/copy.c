@@ -11,8 +11,6 @@
 #include "engine/paths/paths.h"
 #include "local/local.h"
 
-/* Bytes. A longer request takes less time by one copy of the kernel than by two through a ring that is polled. */
-#define RING_UP_TO 4096u
 /* A peer that polls this often during one system call spins on its CQ: the ring takes less time then. */
 #define POLLS_OF_A_SPIN 8u
 /* Requests through the ring between two looks at what they cost. */
@@ -62,7 +60,7 @@ static void look(struct direct_route *direct)
 
 bool direct_prefers_ring(const struct qp *qp, struct direct_route *direct, uint32_t length)
 {
-    if (likely(direct->ring == RING_NOT) || length > RING_UP_TO)
+    if (likely(direct->ring == RING_NOT) || length > DIRECT_SMALL)
         return false;
     if (unlikely(atomic_load_explicit(&direct->peer->header->growing, memory_order_relaxed))) {
         direct->ring = RING_NOT;
@@ -113,6 +111,39 @@ static bool is_refused(ssize_t error)
     return error == -EPERM || error == -ENOSYS || error == -EACCES || error == -ESRCH;
 }
 
+static bool moves(const struct direct_route *direct, uint64_t there, uint32_t length)
+{
+    return there < direct->moving_to && there + length > direct->moving_from;
+}
+
+/* A request whose key has changed while it was being begun, or whose pages move, begins anew, so often: portions follow each
+ * other closely, and a long request needs several. */
+#define ATTEMPTS 8u
+
+/* The copy's bytes, or an error; -ESTALE: the key has changed; -EBUSY: not now. *ret_open: direct_is_open(). */
+static ssize_t attempt(struct qp *qp, struct direct_route *direct, uint32_t rkey, uintptr_t there,
+                       uint32_t length, enum remote_operation operation, const struct iovec *here,
+                       unsigned count, bool *ret_open)
+{
+    struct direct_peer *peer = direct->peer;
+    ssize_t copied = -ESTALE;
+    unsigned pieces;
+
+    direct->access_slot = access_slot_take(peer->access_slots, qp->slot, ACCESS_BEGINS, direct->slot,
+                                           direct->copied.slot, &direct->access_slot_word);
+    if (!direct->access_slot)
+        return -EBUSY;
+    pieces = begin(direct, there, length, operation);
+    *ret_open = direct_is_open(direct);
+    if (likely(*ret_open && direct_key_is_current(peer, &direct->copied, rkey)))
+        copied = link_copy(peer->link, operation == REMOTE_WRITE, here, count, direct->access_slot->remote,
+                           pieces);
+    /* All bytes moved before the owner went on, even if it has given up waiting since: the owner had not set the lengths
+     * to 0 when the call began. */
+    (void)access_slot_release(direct->access_slot, direct->access_slot_word);
+    return copied;
+}
+
 bool direct_copy(struct transport_qp *transport, uint32_t rkey, uint64_t address, uint32_t length,
                  enum remote_operation operation, const struct iovec *here, unsigned count)
 {
@@ -120,34 +151,31 @@ bool direct_copy(struct transport_qp *transport, uint32_t rkey, uint64_t address
     struct direct_route *direct = &route_of(qp)->direct;
     struct direct_peer *peer = direct->peer;
     ns_t began;
-    ssize_t copied = 0;
+    ssize_t copied = -ESTALE;
     uint32_t polls;
-    uintptr_t there;
-    unsigned pieces;
-    bool open;
+    bool open = true;
 
     if (peer && unlikely(atomic_load_explicit(&peer->refused, memory_order_relaxed)) &&
         qp->record->path.kind == PATH_CMA)
         route_note_refused(qp); /* another QP may have been the one that was refused */
     if (!peer || !direct_has_copied(direct, rkey) || direct_prefers_ring(qp, direct, length))
         return false;
-    began = length > RING_UP_TO ? 0 : sys_now();
-    there = direct_address_in(&direct->copied, address, length, operation);
-    if (!there)
-        return false;
-    direct->access_slot = access_slot_take(peer->access_slots, qp->slot, ACCESS_BEGINS, direct->slot,
-                                           direct->copied.slot, &direct->access_slot_word);
-    if (!direct->access_slot)
-        return false;
+    began = length > DIRECT_SMALL ? 0 : sys_now();
     polls = polls_of(peer);
-    pieces = begin(direct, there, length, operation);
-    open = direct_is_open(direct);
-    if (likely(open && direct_key_is_current(peer, &direct->copied, rkey)))
-        copied = link_copy(peer->link, operation == REMOTE_WRITE, here, count, direct->access_slot->remote,
-                           pieces);
-    /* All bytes moved before the owner went on, even if it has given up waiting since: the owner had not set the lengths
-     * to 0 when the call began. */
-    (void)access_slot_release(direct->access_slot, direct->access_slot_word);
+    for (unsigned i = 0; i < ATTEMPTS && open && copied == -ESTALE; i++) {
+        uintptr_t there = direct_has_copied(direct, rkey)
+                              ? direct_address_in(&direct->copied, address, length, operation)
+                              : 0;
+
+        if (!there)
+            copied = -EBUSY;
+        else if (unlikely(moves(direct, there, length)))
+            direct_wait_for_portion(direct, key_slot(rkey));
+        else
+            copied = attempt(qp, direct, rkey, there, length, operation, here, count, &open);
+    }
+    if (copied == -EBUSY)
+        return false;
     if (unlikely(is_refused(copied)))
         atomic_store_explicit(&peer->refused, true, memory_order_relaxed);
     else if (unlikely(copied == -EFAULT))
@@ -156,6 +184,8 @@ bool direct_copy(struct transport_qp *transport, uint32_t rkey, uint64_t address
         direct->peer = NULL; /* the helper thread connects the QP anew */
     else if (atomic_load_explicit(&peer->header->growing, memory_order_relaxed))
         direct->stream = 0;
+    else if (unlikely(direct->copies_due != 0))
+        direct->copies_due--;
     else if (polls_of(peer) - polls >= POLLS_OF_A_SPIN)
         use_ring(direct, RING_POLLED, 0);
     else if (began)

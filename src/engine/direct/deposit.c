@@ -123,7 +123,7 @@ bool direct_peek_remote_receive(struct transport_qp *transport, uint32_t number,
                 ? direct_should_request(direct, direct->peer, slot)
                 : direct_is_hot(direct, direct->peer, length) && key_view_covers(&key, sge.address, length) &&
                       direct_ask_to_map(direct, direct->peer, slot, &key,
-                                        key_view_translate(&key, sge.address), length))
+                                        key_view_translate(&key, sge.address), length) == DIRECT_IS_MAPPED)
             direct_request_map(qp, key.rkey);
         return false;
     }

@@ -49,12 +49,12 @@ uint32_t direct_limit(const struct qp *qp, const struct link *link)
 
 /* --- checks ----------------------------------------------------------------------------------------- */
 
-/* The peer closes a record while it switches a portion of the region's pages: for some tens of microseconds, if it has a
+/* The peer closes a record while it switches a portion of the region's pages: for some 20 us, if it has a
  * processor. A packet would wait for the end of that, too, and then for a thread of the peer. Not twice for the same
  * portion: a peer that has no processor, or takes the memory back, is left to packets. */
 #define WAIT_FOR_PORTION (100 * NS_PER_US)
 
-static void wait_for_portion(struct direct_route *direct, uint32_t slot)
+void direct_wait_for_portion(struct direct_route *direct, uint32_t slot)
 {
     const _Atomic uint32_t *generation = &direct->peer->mapped[slot].generation;
     uint32_t seen = atomic_load_explicit(generation, memory_order_relaxed);
@@ -111,17 +111,34 @@ static bool find_mapped(struct direct_route *direct, uint32_t rkey)
     return true;
 }
 
+/* What of the region is moving, after its key was read. False: all of it. */
+static bool read_moving(struct direct_route *direct, const struct direct_key *found)
+{
+    const struct mapped_record *record = &direct->peer->mapped[found->slot];
+
+    direct->moving_from = direct->moving_to = 0;
+    if (likely(!(found->place_generation & 1)))
+        return true;
+    direct->moving_from = __atomic_load_n(&record->moving_from, __ATOMIC_RELAXED);
+    direct->moving_to = __atomic_load_n(&record->moving_to, __ATOMIC_RELAXED);
+    atomic_thread_fence(memory_order_acquire); /* partner: close_region() in object/memory/mapping.c */
+    return direct->moving_to &&
+           atomic_load_explicit(&record->generation, memory_order_relaxed) == found->place_generation;
+}
+
 bool direct_find_copied(struct direct_route *direct, uint32_t rkey)
 {
     struct direct_key *found = &direct->copied;
     struct key_view key;
 
-    wait_for_portion(direct, key_slot(rkey));
-    /* A closed record: pages are being switched. */
+    if (!__atomic_load_n(&direct->peer->mapped[key_slot(rkey)].moving_to, __ATOMIC_RELAXED))
+        direct_wait_for_portion(direct, key_slot(rkey));
     if (!read_key(direct, rkey, &key, found) || direct_copies(direct->peer) == SEGMENT_NO_COPIES ||
-        (rkey & KEY_COPIED) || (found->place_generation & 1) ||
-        (key.kind != KEY_REGION && key.kind != KEY_REGION_ON_DEMAND))
+        (rkey & KEY_COPIED) || !read_moving(direct, found) ||
+        (key.kind != KEY_REGION && key.kind != KEY_REGION_ON_DEMAND)) {
+        found->rkey = 0;
         return false;
+    }
     found->start = key.iova;
     found->length = key.length;
     found->base = (uintptr_t)key.address;
@@ -150,8 +167,8 @@ bool direct_should_request(struct direct_route *direct, const struct direct_peer
     return true;
 }
 
-bool direct_ask_to_map(struct direct_route *direct, const struct direct_peer *peer, uint32_t slot,
-                       const struct key_view *key, uint64_t there, uint32_t length)
+enum direct_wish direct_ask_to_map(struct direct_route *direct, const struct direct_peer *peer, uint32_t slot,
+                                   const struct key_view *key, uint64_t there, uint32_t length)
 {
     uint64_t from = there - mapping_step_start(key->address, 0);
     uint32_t first = (uint32_t)(from / MAPPING_STEP), last = (uint32_t)((from + length - 1) / MAPPING_STEP);
@@ -164,13 +181,19 @@ bool direct_ask_to_map(struct direct_route *direct, const struct direct_peer *pe
                          : 0;
     direct->wished_slot = slot;
     direct->wished_generation = view.generation;
+    /* While the peer switches more, the record changes with each portion, and what is mapped here is void again. */
     if (view.length && there >= view.address && there + length <= view.address + view.length)
-        return true;
+        return direct->wishes || !atomic_load_explicit(&peer->header->growing, memory_order_relaxed)
+                   ? DIRECT_IS_MAPPED
+                   : DIRECT_GROWS;
     link_want_mapped(peer->link, slot, first);
     if (last != first) /* what is in between comes with it */
         link_want_mapped(peer->link, slot, last);
-    return false;
+    return DIRECT_WAS_ASKED;
 }
+
+/* Requests that go by the kernel's copy until the peer that was asked to map shows that it does so (header.growing). */
+#define COPIES_WHEN_ASKED 16u
 
 static cold_path void want_mapped(const struct qp *qp, struct direct_route *direct, uint32_t rkey,
                                   uint64_t address, uint32_t length)
@@ -179,10 +202,21 @@ static cold_path void want_mapped(const struct qp *qp, struct direct_route *dire
     uint32_t slot = key_slot(rkey);
     struct key_view key;
 
-    if (keys_try_read(&peer->keys[slot], &key) && key.rkey == rkey && key.kind == KEY_REGION &&
-        key_view_covers(&key, address, length) &&
-        direct_ask_to_map(direct, peer, slot, &key, key_view_translate(&key, address), length))
+    if (!keys_try_read(&peer->keys[slot], &key) || key.rkey != rkey || key.kind != KEY_REGION ||
+        !key_view_covers(&key, address, length))
+        return;
+    switch (direct_ask_to_map(direct, peer, slot, &key, key_view_translate(&key, address), length)) {
+    case DIRECT_IS_MAPPED:
         direct_request_map(qp, rkey);
+        break;
+    case DIRECT_GROWS:
+        break;
+    case DIRECT_WAS_ASKED:
+        /* The thread of the peer that polls may begin to switch at once, and leave packets for some 0.1 ms. */
+        direct->ring = RING_NOT;
+        direct->copies_due = COPIES_WHEN_ASKED;
+        break;
+    }
 }
 
 /* A request is not executed in mapped memory. */
@@ -211,6 +245,36 @@ static inline bool is_copied_only(const struct direct_route *direct, uint32_t rk
 {
     return direct->copied.rkey == rkey && direct->mapped.rkey != rkey &&
            direct_key_is_current(direct->peer, &direct->copied, rkey);
+}
+
+/* Of a stream through the ring, one request in so many looks at whether the peer sleeps, and at what else would end that. */
+#define RING_UNASKED 15u
+
+/* Those of them count that have come. */
+static void end_unasked(struct direct_route *direct, struct transport_qp *transport)
+{
+    uint32_t came = direct->unasked - min_of((uint32_t)transport->unasked, direct->unasked);
+
+    direct->accesses += came;
+    direct->until_look -= min_of(came, direct->until_look - 1);
+    direct->unasked = transport->unasked = 0;
+}
+
+/* Of a key that was looked for: memory behind another one may be mapped here. */
+bool direct_goes_by_packets(struct transport_qp *transport, uint32_t rkey, uint64_t address, uint32_t length)
+{
+    struct qp *qp = container_of(transport, struct qp, transport);
+    struct direct_route *direct = &route_of(qp)->direct;
+
+    if (likely(direct->ring == RING_NOT) || direct->copied.rkey != rkey || direct->mapped.rkey == rkey ||
+        !direct->peer)
+        return false;
+    note_unmapped(qp, direct, rkey, address, length);
+    end_unasked(direct, transport);
+    if (!direct_prefers_ring(qp, direct, length))
+        return false;
+    direct->unasked = transport->unasked = RING_UNASKED;
+    return true;
 }
 
 bool direct_can_execute(struct transport_qp *transport, uint32_t rkey, uint64_t address, uint32_t length)

@@ -84,6 +84,7 @@ struct direct_peer {
 void *direct_map(struct transport_qp *transport, uint32_t rkey, uint64_t address, uint32_t length,
                  enum remote_operation operation);
 bool direct_map_end(struct transport_qp *transport);
+bool direct_goes_by_packets(struct transport_qp *transport, uint32_t rkey, uint64_t address, uint32_t length);
 bool direct_can_execute(struct transport_qp *transport, uint32_t rkey, uint64_t address, uint32_t length);
 /* Which copies the peer permits. The peer decides when it sets its end of the link up, which may come later than the
  * beginning of this process's. */
@@ -143,6 +144,8 @@ static inline bool direct_has_copied(struct direct_route *direct, uint32_t rkey)
            (direct_key_is_current(direct->peer, &direct->copied, rkey) || direct_find_copied(direct, rkey)) &&
            direct->copied.length;
 }
+/* Waits for a moment if the record of the key in that slot is closed. QP lock held. */
+void direct_wait_for_portion(struct direct_route *direct, uint32_t slot);
 /* As direct_map(), but a failure does not make the helper thread map the memory. */
 char *direct_try_map(struct qp *qp, uint32_t rkey, uint64_t address, uint32_t length,
                      enum remote_operation operation);
@@ -168,10 +171,15 @@ static inline bool direct_is_hot(struct direct_route *direct, const struct direc
     direct->accesses = 0;
     return true;
 }
-/* Asks the peer to map [there, there + length) of the region with the key in that slot, addresses of the peer. True: it has
- * done so, and this process has to map it, too. QP lock held. */
-bool direct_ask_to_map(struct direct_route *direct, const struct direct_peer *peer, uint32_t slot,
-                       const struct key_view *key, uint64_t there, uint32_t length);
+enum direct_wish {
+    DIRECT_IS_MAPPED, /* by the peer: this process has to map it, too */
+    DIRECT_GROWS,     /* so, but the peer goes on with it */
+    DIRECT_WAS_ASKED,
+};
+/* Asks the peer to map [there, there + length) of the region with the key in that slot, addresses of the peer, if it has not
+ * done so. QP lock held. */
+enum direct_wish direct_ask_to_map(struct direct_route *direct, const struct direct_peer *peer, uint32_t slot,
+                                   const struct key_view *key, uint64_t there, uint32_t length);
 /* Why memory of the peer is not mapped, for path explanations. */
 enum path_why direct_why_not(const struct link *link);
 /* Do the settings want memory of the peer mapped, and may this process open the peer's files? */

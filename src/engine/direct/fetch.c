@@ -38,7 +38,8 @@ static cold_path void want_view(struct qp *qp, const struct direct_peer *peer, c
     }
     if (direct_is_hot(direct, peer, reference->length) && keys_try_read(&peer->keys[slot], &key) &&
         key.kind == KEY_REGION && reference->address - key.address < key.length && reference->length &&
-        direct_ask_to_map(direct, peer, slot, &key, reference->address, reference->length))
+        direct_ask_to_map(direct, peer, slot, &key, reference->address, reference->length) ==
+            DIRECT_IS_MAPPED)
         direct_request_fetch(link, slot);
 }
 

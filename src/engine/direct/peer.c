@@ -2,7 +2,6 @@
 /* Peers whose memory is mapped in this process. The helper thread opens a peer's files (peer_files.c), and maps its
  * segment and the regions that requests need. The contents are not trusted: numbers are checked and offsets bounded, and
  * the files are sealed against shrinking. */
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -349,16 +348,14 @@ static bool attach(struct direct_peer *peer, uint32_t slot, bool is_awaited)
     if (!read_place(&peer->mapped[slot], &found, &number, &offset) || number >= SEGMENT_FILES)
         return false;
     found.slot = slot;
-    file = peer_files_arena(peer, number);
+    file = peer_files_arena(peer, number, is_awaited);
     if (!file)
         return peer->file_asked[number];
-    if (!is_awaited)
-        sched_yield();
+    peer_files_give_way(is_awaited);
     found.view = mapped_attach(file, offset, found.length, &error);
     if (!found.view)
         return false;
-    if (!is_awaited)
-        sched_yield();
+    peer_files_give_way(is_awaited);
     found.writable = number == 0;
     found.base = mapped_view_address(found.view, offset);
     view = malloc(sizeof(*view));

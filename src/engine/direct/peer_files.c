@@ -40,9 +40,15 @@ static struct mapped_file *accept_file(int fd, const char *name, struct mapped_f
     return file;
 }
 
+void peer_files_give_way(bool is_awaited)
+{
+    if (!is_awaited)
+        sys_poll(NULL, 0, 50 * NS_PER_US);
+}
+
 /* Opens a file of the peer by the path of its descriptor, as accept_file(). */
 static struct mapped_file *open_file(const char *path, struct mapped_file_description *description,
-                                     bool writable)
+                                     bool writable, bool is_awaited)
 {
     struct mapped_file *file;
     uint64_t size;
@@ -55,6 +61,7 @@ static struct mapped_file *open_file(const char *path, struct mapped_file_descri
             path, strerror(-fd));
         return NULL;
     }
+    peer_files_give_way(is_awaited);
     file = accept_file(fd, path, description, writable);
     sys_close(fd);
     return file;
@@ -78,7 +85,7 @@ struct mapped_file *peer_files_open_tables(struct direct_peer *peer)
 
     if (link_peer_pid(peer->link) > 0) {
         snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)link_peer_pid(peer->link), number);
-        return open_file(path, &description, false);
+        return open_file(path, &description, false, true);
     }
     peer->by_link = true;
     fd = link_open_descriptor(peer->link, number);
@@ -99,7 +106,7 @@ struct mapped_file *peer_files_open_queues(const struct direct_peer *peer,
     char path[64];
 
     snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)link_peer_pid(peer->link), (int)header->queues.fd);
-    return description.inode ? open_file(path, &description, false) : NULL;
+    return description.inode ? open_file(path, &description, false, true) : NULL;
 }
 
 /* --- arenas ------------------------------------------------------------------------------------------- */
@@ -115,7 +122,7 @@ static struct mapped_file_description arena_description(const struct direct_peer
 
 static const enum link_file link_file_of_arena[SEGMENT_FILES] = {LINK_FILE_WRITABLE, LINK_FILE_READ_ONLY};
 
-struct mapped_file *peer_files_arena(struct direct_peer *peer, uint32_t number)
+struct mapped_file *peer_files_arena(struct direct_peer *peer, uint32_t number, bool is_awaited)
 {
     const struct segment_header *header = peer->header;
     int32_t thread = atomic_load_explicit(&header->files_thread, memory_order_acquire);
@@ -137,7 +144,7 @@ struct mapped_file *peer_files_arena(struct direct_peer *peer, uint32_t number)
     snprintf(path, sizeof(path), "/proc/%d/task/%d/fd/%d", (int)link_peer_pid(peer->link), (int)thread,
              (int)header->files[number].fd);
     if (description.inode)
-        peer->files[number] = open_file(path, &description, number == 0);
+        peer->files[number] = open_file(path, &description, number == 0, is_awaited);
     return peer->files[number];
 }
 

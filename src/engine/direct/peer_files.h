@@ -13,9 +13,12 @@ struct mapped_file *peer_files_accept_tables(int fd);
 /* The file of the segment's queues. NULL: it cannot be opened, or its owner has closed it. */
 struct mapped_file *peer_files_open_queues(const struct direct_peer *peer,
                                            const struct segment_header *header);
-/* The peer's arena with that number, opened at its first use. NULL: not published, cannot be opened, or asked for
+/* Gives a thread that has to share its processor with this one, pinned by the program, as long as one of its requests takes:
+ * between two steps that nothing waits for. To yield is not enough: who has slept is mostly chosen again. */
+void peer_files_give_way(bool is_awaited);
+/* The peer's arena with that number, opened at its first use; is_awaited: as above. NULL: not published, cannot be opened, or asked for
  * (direct_peer.file_asked). */
-struct mapped_file *peer_files_arena(struct direct_peer *peer, uint32_t number);
+struct mapped_file *peer_files_arena(struct direct_peer *peer, uint32_t number, bool is_awaited);
 /* The answer for an arena that was asked for. fd: negative if the peer sends none; stays the caller's. */
 void peer_files_arena_came(struct direct_peer *peer, enum link_file which, int fd);
 

@@ -166,7 +166,13 @@ static inline __attribute__((always_inline)) bool run_end(const struct run *run)
 
 /* --- posting ----------------------------------------------------------------------------------------- */
 
-struct ibv_send_wr *direct_post_plain(struct qp *qp, struct ibv_send_wr *wr)
+/* Nothing of the peer is mapped that was looked for last: so nothing else is asked. */
+static inline bool has_none(const struct qp *qp)
+{
+    return unlikely(!route_of(qp)->direct.mapped.rkey);
+}
+
+static __attribute__((noinline)) struct ibv_send_wr *post_runs(struct qp *qp, struct ibv_send_wr *wr)
 {
     uint32_t posted = atomic_load_explicit(&qp->record->sender.posted, memory_order_relaxed);
     uint32_t left = min_of(send_queue_room(qp, posted), PLAIN_CALL);
@@ -192,13 +198,18 @@ struct ibv_send_wr *direct_post_plain(struct qp *qp, struct ibv_send_wr *wr)
     return wr;
 }
 
+struct ibv_send_wr *direct_post_plain(struct qp *qp, struct ibv_send_wr *wr)
+{
+    return has_none(qp) ? wr : post_runs(qp, wr);
+}
+
 bool direct_run_plain(struct qp *qp, uint32_t end)
 {
     uint32_t posted = atomic_load_explicit(&qp->record->sender.posted, memory_order_relaxed);
     uint32_t last = posted + min_of(end - posted, PLAIN_CALL);
     struct run run;
 
-    if (!is_possible(qp))
+    if (has_none(qp) || !is_possible(qp))
         return false;
     while (posted != last) {
         struct send_wqe *wqe = send_wqe_at(&qp->transport, posted);

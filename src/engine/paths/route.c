@@ -402,6 +402,7 @@ static const struct transport_direct_ports engine_direct_ports = {
     .map = direct_map,
     .map_end = direct_map_end,
     .copy = direct_copy,
+    .goes_by_packets = direct_goes_by_packets,
     .can_execute = direct_can_execute,
     .peek_remote_receive = direct_peek_remote_receive,
     .deposit = direct_deposit,

@@ -42,6 +42,21 @@ static void close_record(_Atomic uint32_t *generation)
     atomic_thread_fence(memory_order_release);
 }
 
+/* Of a region: kernel copies may go on outside of [moving_from, moving_to); moving_to 0: nowhere. Release, of the range:
+ * whoever sees it sees that the record was opened since it had the one before; of the generation: who sees it has the range.
+ * Partner: read_moving() in engine/direct/direct.c. */
+static void close_region(struct mapped_record *record, uint64_t moving_from, uint64_t moving_to)
+{
+    uint32_t generation = atomic_load_explicit(&record->generation, memory_order_relaxed);
+
+    if (unlikely((generation & 1) && record->moving_to)) /* copies go on by this generation */
+        generation++;
+    __atomic_store_n(&record->moving_from, moving_from, __ATOMIC_RELEASE);
+    __atomic_store_n(&record->moving_to, moving_to, __ATOMIC_RELEASE);
+    atomic_store_explicit(&record->generation, generation | 1, memory_order_release);
+    atomic_thread_fence(memory_order_release);
+}
+
 static void open_record(_Atomic uint32_t *generation)
 {
     uint32_t next = (atomic_load_explicit(generation, memory_order_relaxed) | 1) + 1;
@@ -109,7 +124,7 @@ static void write_record(struct mr *mr)
     struct mapped_record *record = segment_mapped(mr->slot);
     struct mapped_piece best = mapping_largest_piece(mr->mapping.region);
 
-    close_record(&record->generation);
+    close_region(record, 0, 0);
     set(record->file, best.file);
     set(record->address, best.address);
     set(record->length, best.length);
@@ -187,7 +202,8 @@ bool mapping_close_records(uint64_t start, uint64_t end)
 
         if (!overlaps(mr, start, end))
             continue;
-        close_record(&segment_mapped(mr->slot)->generation);
+        if (!mr->mapping.ending) /* else it is closed already, and nothing may go on */
+            close_region(segment_mapped(mr->slot), start, end);
         ended = ended && !object_ports->settle(OBJECT_MR, mr->slot, SETTLE_TRY);
     }
     return ended;
@@ -229,7 +245,7 @@ static void move_away(const struct mr *mr)
 
         if (!overlaps(other, start, end))
             continue;
-        close_record(&segment_mapped(other->slot)->generation);
+        close_region(segment_mapped(other->slot), 0, 0);
         if (other != mr)
             object_ports->settle(OBJECT_MR, other->slot, SETTLE_STORES);
         object_ports->settle(OBJECT_MR, other->slot, SETTLE_TRY);
@@ -251,7 +267,7 @@ void mapping_end(struct mr *mr)
     }
     lock_acquire(&mapping_lock);
     mr->mapping.ending = true;
-    close_record(&segment_mapped(mr->slot)->generation);
+    close_region(segment_mapped(mr->slot), 0, 0);
     mapping_grow_end(mr);
     lock_release(&mapping_lock);
     stores_may_come = key_settles(mr->slot);
@@ -370,7 +386,7 @@ void mapping_move(void)
     while (next_noted(&moves, &slot)) {
         mr = mapping_region_in(slot);
         if (mr) { /* else mapping_end() moves it */
-            close_record(&segment_mapped(slot)->generation);
+            close_region(segment_mapped(slot), 0, 0);
             object_ports->settle(OBJECT_MR, slot, SETTLE_STORES);
             move_away(mr);
         }
