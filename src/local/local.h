@@ -279,6 +279,9 @@ bool lane_begin(struct lane *lane);
 bool lane_put(struct lane *lane, const struct lane_small *small);
 /* True: lane_ring() has to be called, because the reader sleeps, or its doorbell was delayed. */
 bool lane_end(struct lane *lane);
+/* All three for one packet that is alone. False: the link is down, or as lane_put(). *ret_rings becomes true as lane_end()
+ * would return it. */
+bool lane_put_alone(struct lane *lane, const struct lane_small *small, bool *ret_rings);
 
 /* Prefetches the lines that the next record will take. */
 void lane_prefetch(const struct lane *lane);

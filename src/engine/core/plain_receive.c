@@ -65,15 +65,15 @@ bool plain_acknowledge(struct qp *qp, struct lane *lane)
                                      .psn = psn_add(responder->expected_psn, PSN_MASK),
                                      .dest_ifindex = record->attributes.path.destination_ifindex,
                                      .argument = responder->msn & PSN_MASK};
-    bool sent;
+    bool rings = false, sent;
 
     if (!is_possible(qp, lane) || route_of(qp)->reply_lane != lane ||
         !responder_owes_only_ack(&qp->transport) ||
         record->sender.next != atomic_load_explicit(&record->sender.posted, memory_order_relaxed) ||
-        route_of(qp)->end_waiters || !lane_begin(lane))
+        route_of(qp)->end_waiters)
         return false;
-    sent = lane_put(lane, &small);
-    route_of(qp)->kick_reply |= lane_end(lane);
+    sent = lane_put_alone(lane, &small, &rings);
+    route_of(qp)->kick_reply |= rings;
     if (likely(sent)) {
         responder->ack_owed = false;
         responder->acks_owed = 0;
