@@ -45,6 +45,7 @@ struct lane_state {
     uint8_t source_gid[16];
     bool notices_charged; /* notice_capacity counts in the budget of the peer's user; under `lock` */
     _Atomic bool kick;    /* packets were sent during the batch: ring at its end if the reader sleeps */
+    bool kick_acks;       /* the same of acknowledgements, whose doorbell may wait; under the receive lock */
     _Atomic bool stalled; /* raw.c: the peer took no frames for long: RAW_PACKET QPs do not wait for space */
     _Atomic bool gave_up; /* exit_flush.c: a QP that was to end has waited for space without success */
 };

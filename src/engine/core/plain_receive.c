@@ -53,7 +53,9 @@ static bool take_ack(struct qp *qp, const struct lane_small *small)
     return true;
 }
 
-bool plain_acknowledge(struct qp *qp, struct lane *lane)
+/* route_run() of a QP that owes a mere acknowledgement by that lane, and has nothing else to do. is_possible() was asked.
+ * False: it is not such a QP, or the ring is full. *ret_rings is set if the peer's reader sleeps. */
+static inline bool acknowledge(struct qp *qp, struct lane *lane, bool *ret_rings)
 {
     const struct qp_record *record = qp->record;
     struct responder *responder = &qp->record->responder;
@@ -65,19 +67,20 @@ bool plain_acknowledge(struct qp *qp, struct lane *lane)
                                      .psn = psn_add(responder->expected_psn, PSN_MASK),
                                      .dest_ifindex = record->attributes.path.destination_ifindex,
                                      .argument = responder->msn & PSN_MASK};
-    bool rings = false, sent;
-
-    if (!is_possible(qp, lane) || route_of(qp)->reply_lane != lane ||
-        !responder_owes_only_ack(&qp->transport) ||
+    if (route_of(qp)->reply_lane != lane || !responder_owes_only_ack(&qp->transport) ||
         record->sender.next != atomic_load_explicit(&record->sender.posted, memory_order_relaxed) ||
-        route_of(qp)->end_waiters)
+        route_of(qp)->end_waiters || !lane_put_alone(lane, &small, ret_rings))
         return false;
-    sent = lane_put_alone(lane, &small, &rings);
+    responder->ack_owed = false;
+    responder->acks_owed = 0;
+    return true;
+}
+
+bool plain_acknowledge(struct qp *qp, struct lane *lane)
+{
+    bool rings = false, sent = is_possible(qp, lane) && acknowledge(qp, lane, &rings);
+
     route_of(qp)->kick_reply |= rings;
-    if (likely(sent)) {
-        responder->ack_owed = false;
-        responder->acks_owed = 0;
-    }
     return sent;
 }
 
@@ -166,8 +169,9 @@ static inline bool take_send(struct run *run, const struct lane_small *small)
     return true;
 }
 
-/* advance(), and what arrival_receive() and receive_locked() do then. */
-static inline void run_end(struct run *run, struct lane *lane)
+/* advance(), and what arrival_receive() and receive_locked() do then. last: the lane has no more; then the batch is at its
+ * end, and the QP does not have to be locked again for its acknowledgement. */
+static inline void run_end(struct run *run, struct lane *lane, bool last)
 {
     struct qp *qp = run->qp;
     struct responder *responder = &qp->record->responder;
@@ -189,7 +193,7 @@ static inline void run_end(struct run *run, struct lane *lane)
     qp_receives_completed += count;
     cq_push_run(qp->recv_cq, run->done, count, CQE_RECEIVE, qp->ibv.qp_num, qp->record->attributes.dest_qpn);
     run_reset(run);
-    if (!responder->ack_owed)
+    if (!responder->ack_owed || (last && !qp->ack_due && acknowledge(qp, lane, &lane_state(lane)->kick_acks)))
         return;
     if (responder->acks_owed < ACKS_BEFORE_BATCH_END) {
         if (!qp->ack_due)
@@ -211,7 +215,7 @@ static unsigned receive_run(struct qp *qp, struct lane *lane, struct lane_small 
     *ret_more = false;
     while (is_possible(qp, lane)) {
         if (small->opcode == OP_ACKNOWLEDGE) {
-            run_end(&run, lane);
+            run_end(&run, lane, false);
             if (!take_ack(qp, small))
                 break;
         } else if ((!run.count && !may_receive(qp, lane)) || !take_send(&run, small)) {
@@ -219,12 +223,12 @@ static unsigned receive_run(struct qp *qp, struct lane *lane, struct lane_small 
         }
         lane_take(lane, small);
         if (run.count == PLAIN_RUN)
-            run_end(&run, lane);
+            run_end(&run, lane, false);
         *ret_more = ++taken != budget && lane_peek(lane, small);
         if (!*ret_more || small->dest_qpn != qpn)
             break;
     }
-    run_end(&run, lane);
+    run_end(&run, lane, !*ret_more);
     return taken;
 }
 

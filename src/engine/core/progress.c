@@ -192,15 +192,19 @@ bool progress_expects_reply(void)
 static void on_batch_end(struct lane *lane)
 {
     struct lane_state *state = lane_state(lane);
-    bool kick, acknowledged;
+    bool kick, acknowledged = state->kick_acks;
 
+    state->kick_acks = false;
     /* At the end of every batch: a program may exit after its last receive, and the peer must not wait for an
      * acknowledgement that nobody sends any more. */
     kick = atomic_load_explicit(&state->kick, memory_order_relaxed);
-    atomic_store_explicit(&state->kick, false, memory_order_relaxed);
-    acknowledge_due(lane, state);
-    acknowledged = atomic_load_explicit(&state->kick, memory_order_relaxed);
-    atomic_store_explicit(&state->kick, false, memory_order_relaxed);
+    if (unlikely(kick))
+        atomic_store_explicit(&state->kick, false, memory_order_relaxed);
+    if (state->arrivals.count) {
+        acknowledge_due(lane, state);
+        acknowledged |= atomic_load_explicit(&state->kick, memory_order_relaxed);
+        atomic_store_explicit(&state->kick, false, memory_order_relaxed);
+    }
     if (!kick && acknowledged && progress_expects_reply())
         lane_ring_later(lane);
     else if (kick || acknowledged)
