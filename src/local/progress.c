@@ -103,9 +103,9 @@ static inline void release(struct lane *lane, uint32_t granules)
 }
 
 /* Lets the engine take small packets, as many as it likes. Under receive_lock. */
-static unsigned take_small(struct lane *lane, unsigned budget)
+static unsigned take_small(struct lane *lane, unsigned budget, bool *ret_ends)
 {
-    unsigned taken = budget && local.ops->small ? local.ops->small(lane, budget) : 0;
+    unsigned taken = budget && local.ops->small ? local.ops->small(lane, budget, ret_ends) : 0;
 
     if (taken)
         release(lane, 0);
@@ -119,7 +119,8 @@ static bool has_next(const struct lane *lane)
 
 /* Delivers at most `budget` records from one that is not small on, and FETCH_BUDGET bytes by reference. Under
  * receive_lock. *ret_found: as ring_read(). */
-static __attribute__((noinline)) unsigned take_others(struct lane *lane, unsigned budget, int *ret_found)
+static __attribute__((noinline)) unsigned take_others(struct lane *lane, unsigned budget, bool *ret_ends,
+                                                      int *ret_found)
 {
     struct packet_reference references[PACKET_REFERENCES];
     struct packet packet;
@@ -138,8 +139,8 @@ static __attribute__((noinline)) unsigned take_others(struct lane *lane, unsigne
         release(lane, granules);
         if (fetched >= FETCH_BUDGET)
             break;
-        taken += take_small(lane, budget - taken);
-    } while (taken < budget && has_next(lane));
+        taken += take_small(lane, budget - taken, ret_ends);
+    } while (taken < budget && !*ret_ends && has_next(lane));
     return taken;
 }
 
@@ -147,18 +148,19 @@ static __attribute__((noinline)) unsigned take_others(struct lane *lane, unsigne
  * receive_lock. */
 static unsigned take_records(struct lane *lane, unsigned budget)
 {
-    unsigned taken = take_small(lane, budget);
+    bool ends = false;
+    unsigned taken = take_small(lane, budget, &ends);
     int found = 0;
 
-    if (unlikely(taken != budget && has_next(lane)))
-        taken += take_others(lane, budget - taken, &found);
+    if (unlikely(taken != budget && !ends && has_next(lane)))
+        taken += take_others(lane, budget - taken, &ends, &found);
     if (unlikely(found < 0)) {
         atomic_store_explicit(&lane->next, &nothing_comes, memory_order_relaxed);
         link_declare_broken(lane->link, "an invalid record");
         return taken;
     }
     atomic_store_explicit(&lane->next, ring_next_word(&lane->reader), memory_order_relaxed);
-    if (looks_empty(lane))
+    if (ends || looks_empty(lane))
         publish_and_ring(lane, false);
     return taken;
 }

@@ -13,6 +13,10 @@
 /* Packets of a run. */
 #define PLAIN_RUN ACKS_BEFORE_BATCH_END
 
+/* Behind so many SENDs in a row nothing had come: nobody looks behind the next ones. Where programs answer each other, that
+ * line still has to come from the writer's cache then, and the program waits for it. */
+#define ALONE_AFTER 4u
+
 struct run {
     struct qp *qp;
     uint32_t count;
@@ -203,9 +207,24 @@ static inline void run_end(struct run *run, struct lane *lane, bool last)
     }
 }
 
+/* Is there another packet? Asked behind each that is taken. */
+static inline bool look_behind(struct lane *lane, struct lane_state *state, struct lane_small *small,
+                               bool *ret_ends)
+{
+    bool send = small->opcode != OP_ACKNOWLEDGE, more;
+
+    *ret_ends = send && state->sends_alone == ALONE_AFTER && progress_has_waited();
+    if (*ret_ends)
+        return false;
+    more = lane_peek(lane, small);
+    if (send)
+        state->sends_alone = more ? 0 : (uint8_t)min_of(state->sends_alone + 1u, ALONE_AFTER);
+    return more;
+}
+
 /* QP lock held. *small: the first packet; in the end one that is not taken, if *ret_more. */
-static unsigned receive_run(struct qp *qp, struct lane *lane, struct lane_small *small, unsigned budget,
-                            bool *ret_more)
+static unsigned receive_run(struct qp *qp, struct lane *lane, struct lane_state *state,
+                            struct lane_small *small, unsigned budget, bool *ret_more, bool *ret_ends)
 {
     const uint32_t qpn = small->dest_qpn;
     unsigned taken = 0;
@@ -224,7 +243,7 @@ static unsigned receive_run(struct qp *qp, struct lane *lane, struct lane_small 
         lane_take(lane, small);
         if (run.count == PLAIN_RUN)
             run_end(&run, lane, false);
-        *ret_more = ++taken != budget && lane_peek(lane, small);
+        *ret_more = ++taken != budget && look_behind(lane, state, small, ret_ends);
         if (!*ret_more || small->dest_qpn != qpn)
             break;
     }
@@ -232,12 +251,16 @@ static unsigned receive_run(struct qp *qp, struct lane *lane, struct lane_small 
     return taken;
 }
 
-unsigned plain_receive(struct lane *lane, unsigned budget)
+unsigned plain_receive(struct lane *lane, unsigned budget, bool *ret_ends)
 {
+    struct lane_state *state = lane_state(lane);
     struct lane_small small;
     unsigned taken = 0;
     bool more = lane_peek(lane, &small);
 
+    /* It came right behind another one. */
+    if (more && small.opcode != OP_ACKNOWLEDGE && !progress_has_waited())
+        state->sends_alone = 0;
     while (more) {
         struct qp *qp = qp_lock_number(small.dest_qpn);
         struct qp_kick kick;
@@ -245,7 +268,7 @@ unsigned plain_receive(struct lane *lane, unsigned budget)
 
         if (unlikely(!qp))
             break;
-        run = receive_run(qp, lane, &small, budget - taken, &more);
+        run = receive_run(qp, lane, state, &small, budget - taken, &more, ret_ends);
         kick = qp_take_kick(qp);
         lock_release(&qp->lock);
         if (unlikely(kick.lane || kick.reply_lane || kick.network_lane))
