@@ -3,14 +3,17 @@
  * polls. Whatever else the machine does takes time from the clock on the wall, not from this figure: so it
  * compares variants of the library where a rate would compare moods of the machine.
  *
- * usage: message_cost send|write|datagram [MESSAGES] */
+ * turns: both ends answer each other, with a CQ for sends and one for receives each and polls of one, as ib_send_lat; the
+ * least of so many slices.
+ *
+ * usage: message_cost send|write|datagram|turns [MESSAGES] */
 #include "common.h"
 #include "endpoint.h"
 
 #include <errno.h>
 #include <string.h>
 
-enum { BYTES = 8, WINDOW = 64, POLL_BATCH = 16, GRH = 40, QKEY = 0x11111111 };
+enum { BYTES = 8, WINDOW = 64, POLL_BATCH = 16, GRH = 40, QKEY = 0x11111111, SLICES = 20 };
 
 static uint64_t thread_ns(void)
 {
@@ -70,6 +73,71 @@ static struct ibv_ah *address_of(const struct endpoint *ep)
     return ah;
 }
 
+static void wait_for_one(struct ibv_cq *cq)
+{
+    struct ibv_wc wc;
+    int n;
+
+    do
+        n = ibv_poll_cq(cq, 1, &wc);
+    while (!n);
+    if (n < 0 || wc.status != IBV_WC_SUCCESS)
+        give_up("completion");
+}
+
+static double turns(struct endpoint *ep, long messages)
+{
+    const struct qp_shape shape = {.send_wr = 2, .recv_wr = 2};
+    struct ibv_sge from = {(uintptr_t)ep->buffer, BYTES, ep->mr->lkey},
+                   into = {from.addr + GRH, BYTES, from.lkey};
+    struct ibv_recv_wr receive = {.sg_list = &into, .num_sge = 1}, *bad_receive;
+    struct ibv_send_wr send = {
+        .sg_list = &from, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED};
+    struct ibv_send_wr *bad_send;
+    struct contact contacts[2];
+    struct ibv_cq *sends[2], *receives[2];
+    struct ibv_qp *qps[2];
+    double least = 0;
+
+    for (int i = 0; i < 2; i++) {
+        sends[i] = ibv_create_cq(ep->context, 4, NULL, NULL, 0);
+        receives[i] = ibv_create_cq(ep->context, 4, NULL, NULL, 0);
+        if (!sends[i] || !receives[i])
+            give_up("ibv_create_cq");
+        qps[i] = endpoint_qp(ep, sends[i], receives[i], shape);
+        contacts[i] = endpoint_contact(ep, qps[i]);
+    }
+    for (int i = 0; i < 2; i++)
+        endpoint_connect(ep, qps[i], &contacts[1 - i]);
+    for (int i = 0; i < 2; i++)
+        if ((errno = ibv_post_recv(qps[i], &receive, &bad_receive)))
+            give_up("ibv_post_recv");
+    for (int slice = 0; slice < SLICES; slice++) {
+        const long count = messages / SLICES + 1;
+        const uint64_t began = thread_ns();
+        double each;
+
+        for (long n = 0; n < count; n++) {
+            const int from_end = (int)(n & 1), to_end = 1 - from_end;
+
+            if ((errno = ibv_post_send(qps[from_end], &send, &bad_send)))
+                give_up("ibv_post_send");
+            wait_for_one(receives[to_end]);
+            if ((errno = ibv_post_recv(qps[to_end], &receive, &bad_receive)))
+                give_up("ibv_post_recv");
+            wait_for_one(sends[from_end]);
+        }
+        each = (double)(thread_ns() - began) / (double)count;
+        if (!slice || each < least)
+            least = each;
+    }
+    for (int i = 0; i < 2; i++)
+        if ((errno = ibv_destroy_qp(qps[i])) || (errno = ibv_destroy_cq(sends[i])) ||
+            (errno = ibv_destroy_cq(receives[i])))
+            give_up("destroy");
+    return least;
+}
+
 int main(int argc, char **argv)
 {
     const bool datagrams = argc > 1 && !strcmp(argv[1], "datagram");
@@ -87,11 +155,16 @@ int main(int argc, char **argv)
     uint64_t began;
     long done;
 
-    if (argc < 2 || (!sends && strcmp(argv[1], "write")) || messages < 1) {
-        fprintf(stderr, "usage: %s send|write|datagram [MESSAGES]\n", argv[0]);
+    if (argc < 2 || (!sends && strcmp(argv[1], "write") && strcmp(argv[1], "turns")) || messages < 1) {
+        fprintf(stderr, "usage: %s send|write|datagram|turns [MESSAGES]\n", argv[0]);
         return 2;
     }
     endpoint_open(&ep, NULL, 0, GRH + BYTES);
+    if (!strcmp(argv[1], "turns")) {
+        printf("op turns ns %.1f\n", turns(&ep, messages));
+        endpoint_close(&ep);
+        return 0;
+    }
     cq = ibv_create_cq(ep.context, 2 * WINDOW, NULL, NULL, 0);
     if (!cq)
         give_up("ibv_create_cq");

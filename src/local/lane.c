@@ -78,9 +78,8 @@ bool lane_put(struct lane *lane, const struct lane_small *small)
     return ring_put(&lane->writer, small);
 }
 
-bool lane_end(struct lane *lane)
+static inline bool end(struct lane *lane)
 {
-    ring_publish_held(&lane->writer);
     atomic_store_explicit(&lane->prefetch_at, (const char *)ring_at(lane->writer.data, lane->writer.position),
                           memory_order_relaxed);
     /* The fence is that of lane_ring(), with the same partners. */
@@ -88,14 +87,33 @@ bool lane_end(struct lane *lane)
     return unlikely(atomic_load_explicit(&lane->ring_due, memory_order_relaxed)) || lane_reader_sleeps(lane);
 }
 
+bool lane_end(struct lane *lane)
+{
+    ring_publish_held(&lane->writer);
+    return end(lane);
+}
+
+bool lane_put_alone(struct lane *lane, const struct lane_small *small, bool *ret_rings)
+{
+    bool sent;
+
+    if (unlikely(!link_is_up(lane->link)))
+        return false;
+    lock_acquire(&lane->transmit_lock);
+    sent = ring_put_alone(&lane->writer, small);
+    *ret_rings |= end(lane);
+    return sent;
+}
+
 /* A small record takes one line. Publishing it also writes a zero into the line behind it, which the reader's cache
- * holds since the last lap. So this prefetches both lines, and a third one for the next record. */
+ * holds since the last lap. So this prefetches that line, and the one behind it for the next record. Not the record's own: a
+ * reader that waits for it would take it back before it is written. */
 void lane_prefetch(const struct lane *lane)
 {
     /* An integer, because it is 0 before the first record, and the lines behind it may be outside of the ring. */
     uintptr_t ahead = (uintptr_t)atomic_load_explicit(&lane->prefetch_at, memory_order_relaxed);
 
-    for (uintptr_t line = ahead; line <= ahead + 2 * GRANULE; line += GRANULE)
+    for (uintptr_t line = ahead + GRANULE; line <= ahead + 2 * GRANULE; line += GRANULE)
         prefetch_for_write((const void *)line);
 }
 

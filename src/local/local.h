@@ -60,8 +60,9 @@ struct local_ops {
     /* Optional. local_link_is_coming() may have become false. Helper thread. */
     void (*settled)(void);
     /* Optional. Records that lane_peek() shows have arrived: takes those it likes, at most `budget`, by lane_take(), and
-     * returns their number. What it leaves goes to packet(). Under the lane's receive lock, in a rundown section. */
-    unsigned (*small)(struct lane *lane, unsigned budget);
+     * returns their number. What it leaves goes to packet(), unless it sets *ret_ends: then the batch ends, and nobody looks
+     * whether more has come. Under the lane's receive lock, in a rundown section. */
+    unsigned (*small)(struct lane *lane, unsigned budget, bool *ret_ends);
     /* The end of local_name_search(): the link to the holder; NULL: no holder, or the holder cannot be reached.
      * Helper thread. */
     void (*found)(uint64_t cookie, struct link *link);
@@ -279,6 +280,9 @@ bool lane_begin(struct lane *lane);
 bool lane_put(struct lane *lane, const struct lane_small *small);
 /* True: lane_ring() has to be called, because the reader sleeps, or its doorbell was delayed. */
 bool lane_end(struct lane *lane);
+/* All three for one packet that is alone. False: the link is down, or as lane_put(). *ret_rings becomes true as lane_end()
+ * would return it. */
+bool lane_put_alone(struct lane *lane, const struct lane_small *small, bool *ret_rings);
 
 /* Prefetches the lines that the next record will take. */
 void lane_prefetch(const struct lane *lane);

@@ -103,45 +103,64 @@ static inline void release(struct lane *lane, uint32_t granules)
 }
 
 /* Lets the engine take small packets, as many as it likes. Under receive_lock. */
-static unsigned take_small(struct lane *lane, unsigned budget)
+static unsigned take_small(struct lane *lane, unsigned budget, bool *ret_ends)
 {
-    unsigned taken = local.ops->small ? local.ops->small(lane, budget) : 0;
+    unsigned taken = budget && local.ops->small ? local.ops->small(lane, budget, ret_ends) : 0;
 
     if (taken)
         release(lane, 0);
     return taken;
 }
 
-/* Delivers at most `budget` records, and FETCH_BUDGET bytes by reference. Under receive_lock. */
-static unsigned take_records(struct lane *lane, unsigned budget)
+static bool has_next(const struct lane *lane)
+{
+    return atomic_load_explicit(ring_next_word(&lane->reader), memory_order_relaxed) != 0;
+}
+
+/* Delivers at most `budget` records from one that is not small on, and FETCH_BUDGET bytes by reference. Under
+ * receive_lock. *ret_found: as ring_read(). */
+static __attribute__((noinline)) unsigned take_others(struct lane *lane, unsigned budget, bool *ret_ends,
+                                                      int *ret_found)
 {
     struct packet_reference references[PACKET_REFERENCES];
     struct packet packet;
     uint32_t granules;
     size_t fetched = 0;
     unsigned taken = 0;
-    int found = 0;
 
     memset(&packet.grh, 0, sizeof(packet.grh));
-    while (taken < budget && fetched < FETCH_BUDGET) {
-        taken += take_small(lane, budget - taken);
-        if (taken == budget || !atomic_load_explicit(ring_next_word(&lane->reader), memory_order_relaxed))
-            break;
-        found = ring_read(&lane->reader, &packet, references, &granules);
-        if (found <= 0)
+    do {
+        *ret_found = ring_read(&lane->reader, &packet, references, &granules);
+        if (*ret_found <= 0)
             break;
         local.ops->packet(lane, &packet);
         fetched += packet.reference_count ? packet.payload_length : 0;
         taken++;
         release(lane, granules);
-    }
+        if (fetched >= FETCH_BUDGET)
+            break;
+        taken += take_small(lane, budget - taken, ret_ends);
+    } while (taken < budget && !*ret_ends && has_next(lane));
+    return taken;
+}
+
+/* Delivers at most `budget` records. Nearly all are small, and nothing is made ready for the others before one comes. Under
+ * receive_lock. */
+static unsigned take_records(struct lane *lane, unsigned budget)
+{
+    bool ends = false;
+    unsigned taken = take_small(lane, budget, &ends);
+    int found = 0;
+
+    if (unlikely(taken != budget && !ends && has_next(lane)))
+        taken += take_others(lane, budget - taken, &ends, &found);
     if (unlikely(found < 0)) {
         atomic_store_explicit(&lane->next, &nothing_comes, memory_order_relaxed);
         link_declare_broken(lane->link, "an invalid record");
         return taken;
     }
     atomic_store_explicit(&lane->next, ring_next_word(&lane->reader), memory_order_relaxed);
-    if (looks_empty(lane))
+    if (ends || looks_empty(lane))
         publish_and_ring(lane, false);
     return taken;
 }

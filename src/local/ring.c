@@ -268,16 +268,15 @@ int ring_write(struct ring_writer *writer, const struct packet *packet, const st
     return 0;
 }
 
-/* ring_write() with the constants of such a packet. The word of the first record is held back: the reader, which waits for
- * that, touches none of the lines behind it while they are written. */
-bool ring_put(struct ring_writer *writer, const struct lane_small *small)
+static inline uint32_t small_bytes(const struct lane_small *small)
 {
-    const uint32_t bytes =
-        ((uint32_t)sizeof(struct record_header) + small->length + GRANULE - 1) / GRANULE * GRANULE;
-    const uint64_t position = writer->position;
-    const uint32_t offset = (uint32_t)(position % RING_SIZE);
-    struct record_header *record = ring_at(writer->data, position);
-    uint64_t word;
+    return ((uint32_t)sizeof(struct record_header) + small->length + GRANULE - 1) / GRANULE * GRANULE;
+}
+
+/* Is there room for such a record at writer->position, without a skip record? */
+static inline bool small_fits(struct ring_writer *writer, uint32_t bytes)
+{
+    const uint32_t offset = (uint32_t)(writer->position % RING_SIZE);
 
     if (unlikely(offset >= RING_SMALL)) { /* wraps_early() decides, or has decided */
         if (!writer->uses_all || bytes > RING_SIZE - offset)
@@ -285,10 +284,14 @@ bool ring_put(struct ring_writer *writer, const struct lane_small *small)
     } else {
         writer->uses_all = false;
     }
-    if (unlikely(bytes + GRANULE > free_bytes(writer)) &&
-        (refresh_consumed(writer) != 0 || bytes + GRANULE > free_bytes(writer)))
-        return false;
+    return likely(bytes + GRANULE <= free_bytes(writer)) ||
+           (refresh_consumed(writer) == 0 && bytes + GRANULE <= free_bytes(writer));
+}
 
+/* All but the word. */
+static inline void write_small(struct record_header *record, const struct ring_writer *writer,
+                               const struct lane_small *small)
+{
     record->dest_qpn = small->dest_qpn;
     record->src_qpn = small->src_qpn | (uint32_t)small->syndrome << 24;
     record->psn = small->psn.value;
@@ -302,15 +305,52 @@ bool ring_put(struct ring_writer *writer, const struct lane_small *small)
         memcpy(record + 1, small->payload, sizeof(uint64_t));
     else if (small->length)
         memcpy(record + 1, small->payload, small->length);
-    word = record_word(position, bytes / GRANULE, small->opcode, small->flags);
+}
+
+static inline void wrote(struct ring_writer *writer, uint32_t bytes)
+{
+    writer->last = writer->position;
+    writer->position += bytes;
+}
+
+/* ring_write() with the constants of such a packet. The word of the first record is held back: the reader, which waits for
+ * that, touches none of the lines behind it while they are written. */
+bool ring_put(struct ring_writer *writer, const struct lane_small *small)
+{
+    const uint32_t bytes = small_bytes(small);
+    struct record_header *record = ring_at(writer->data, writer->position);
+    uint64_t word;
+
+    if (unlikely(!small_fits(writer, bytes)))
+        return false;
+    write_small(record, writer, small);
+    word = record_word(writer->position, bytes / GRANULE, small->opcode, small->flags);
     if (!writer->held) {
         writer->held = word;
-        writer->held_at = position;
+        writer->held_at = writer->position;
     } else {
         atomic_store_explicit(&record->word, word, memory_order_relaxed);
     }
-    writer->last = position;
-    writer->position = position + bytes;
+    wrote(writer, bytes);
+    return true;
+}
+
+/* A reader that waits for the record takes its line back as soon as the first byte has been written. So all stores follow
+ * each other here, that to the next line first, and the line moves once. */
+bool ring_put_alone(struct ring_writer *writer, const struct lane_small *small)
+{
+    const uint32_t bytes = small_bytes(small);
+    struct record_header *record = ring_at(writer->data, writer->position);
+
+    if (unlikely(!small_fits(writer, bytes)))
+        return false;
+    atomic_store_explicit(&ring_at(writer->data, writer->position + bytes)->word, 0, memory_order_relaxed);
+    write_small(record, writer, small);
+    /* Release, and its partner, as in publish_record(). */
+    atomic_store_explicit(&record->word,
+                          record_word(writer->position, bytes / GRANULE, small->opcode, small->flags),
+                          memory_order_release);
+    wrote(writer, bytes);
     return true;
 }
 

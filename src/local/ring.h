@@ -44,6 +44,8 @@ int ring_write(struct ring_writer *writer, const struct packet *packet, const st
                unsigned gather_count);
 /* The same for a small packet, see lane_put(). */
 bool ring_put(struct ring_writer *writer, const struct lane_small *small);
+/* The same, and publishes it. Nothing is held back. */
+bool ring_put_alone(struct ring_writer *writer, const struct lane_small *small);
 /* Publishes all that ring_put() has written. */
 void ring_publish_held(struct ring_writer *writer);
 /* 1: any record can be written; 0: not; -EPROTO as above. */

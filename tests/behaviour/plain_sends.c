@@ -339,6 +339,39 @@ static void small_sends_of_one_piece_are_plain(void **state)
     close_both(pairs);
 }
 
+/* Behind SENDs that come alone, for which the program waits, nobody looks after a while; what comes all at once then is
+ * received like that, in order. */
+static void many_at_once_come_in_order_behind_sends_that_came_alone(void **state)
+{
+    enum { ALONE = 24, TOGETHER = 12 };
+    struct send sends[TOGETHER];
+    struct pair pairs[2], *p = &pairs[0];
+    uint64_t id = 0;
+    struct ibv_wc wc;
+
+    open_both(pairs, false, false);
+    for (int round = 0; round < 3; round++) {
+        for (unsigned int i = 0; i < ALONE; i++, id++) {
+            end_recv(&p->a, a_recv(&p->a, id, SIZE / 2, 8));
+            assert_int_equal(ibv_poll_cq(p->a.recv_cq, 1, &wc), 0);
+            end_send(&p->b, a_send(&p->b, id, 0, 8));
+            end_expect_success(&p->a, RQ, id, IBV_WC_RECV);
+            end_expect_success(&p->b, SQ, id, IBV_WC_SEND);
+        }
+        for (unsigned int i = 0; i < TOGETHER; i++) {
+            end_recv(&p->a, a_recv(&p->a, id + i, SIZE / 2, 8));
+            sends[i] = a_send(&p->b, id + i, 0, 8);
+        }
+        assert_int_equal(ibv_poll_cq(p->a.recv_cq, 1, &wc), 0);
+        end_send_list(&p->b, sends, TOGETHER);
+        for (unsigned int i = 0; i < TOGETHER; i++)
+            end_expect_success(&p->a, RQ, id + i, IBV_WC_RECV);
+        for (unsigned int i = 0; i < TOGETHER; i++, id++)
+            end_expect_success(&p->b, SQ, id, IBV_WC_SEND);
+    }
+    close_both(pairs);
+}
+
 /* --- what a QP remembers ------------------------------------------------------------------------------- */
 
 enum { TRIES = 4096 };
@@ -392,6 +425,7 @@ int main(int argc, char **argv)
 #define PLAIN(fn) TEST_WITH(fn, .fars = 1)
     const struct test tests[] = {
         PLAIN(small_sends_of_one_piece_are_plain),
+        PLAIN(many_at_once_come_in_order_behind_sends_that_came_alone),
         PLAIN(a_qp_forgets_the_regions_of_the_one_before),
         PLAIN(requests_that_succeed_do_the_same_both_ways),
         PLAIN(receives_of_an_srq_do_the_same_both_ways),

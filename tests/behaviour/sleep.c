@@ -491,6 +491,50 @@ static void in_one_cq_a_send_completes_before_its_answer(void **state)
     pair_close(&p);
 }
 
+/* Who arms a CQ takes all that has come on a ring, also where polls take one at a time: the rest would make an event. */
+static void what_came_before_the_arming_makes_no_event(void **state)
+{
+    enum { ALONE = 24, TOGETHER = 4 };
+    const struct end_attr attr = with_channel();
+    uint64_t id = 0;
+    struct pair p;
+
+    if (path_under_test() == PATH_WIRE || path_under_test() == PATH_WIRE_PROCESS)
+        skip_because("datagrams that have come are not looked for");
+    pair_connect_as(&p, &attr);
+    warm_up(&p);
+    for (int round = 0; round < 20; round++) {
+        struct send sends[TOGETHER];
+        struct ibv_wc wc;
+
+        for (unsigned int i = 0; i < ALONE; i++, id++) {
+            end_recv(&p.a, a_recv(&p.a, id, 0, 8));
+            assert_int_equal(ibv_poll_cq(p.a.recv_cq, 1, &wc), 0);
+            end_send(&p.b, a_send(&p.b, id, 0, 8));
+            end_expect_success(&p.a, RQ, id, IBV_WC_RECV);
+            end_expect_success(&p.b, SQ, id, IBV_WC_SEND);
+        }
+        while (is_readable(p.a.channel->fd)) /* of the arming that was left over */
+            next_event(&p.a);
+        for (unsigned int i = 0; i <= TOGETHER; i++)
+            end_recv(&p.a, a_recv(&p.a, id + i, 0, 8));
+        for (unsigned int i = 0; i < TOGETHER; i++)
+            sends[i] = a_send(&p.b, id + i, 0, 8);
+        assert_int_equal(ibv_poll_cq(p.a.recv_cq, 1, &wc), 0);
+        end_send_list(&p.b, sends, TOGETHER);
+        arm(p.a.recv_cq);
+        for (unsigned int i = 0; i < TOGETHER; i++)
+            end_expect_success(&p.a, RQ, id + i, IBV_WC_RECV);
+        assert_false(is_readable(p.a.channel->fd));
+        end_send(&p.b, a_send(&p.b, id + TOGETHER, 0, 8)); /* uses up the arming */
+        assert_ptr_equal(next_event(&p.a), p.a.recv_cq);
+        end_expect_success(&p.a, RQ, id + TOGETHER, IBV_WC_RECV);
+        for (unsigned int i = 0; i <= TOGETHER; i++, id++)
+            end_expect_success(&p.b, SQ, id, IBV_WC_SEND);
+    }
+    pair_close(&p);
+}
+
 int main(int argc, char **argv)
 {
     static const struct test tests[] = {
@@ -506,6 +550,7 @@ int main(int argc, char **argv)
         TEST(nobody_waits_for_a_channel_that_is_not_read),
         TEST(a_ring_that_fills_up_does_not_wait_for_the_program),
         TEST_WITH(a_sender_that_dies_keeps_nobody_asleep, .fars = 2, .needs = NEEDS_TWO_PROCESSES),
+        TEST(what_came_before_the_arming_makes_no_event),
         TEST(in_one_cq_a_send_completes_before_its_answer),
     };
 

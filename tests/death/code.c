@@ -42,6 +42,7 @@ static const char *const watched[] = {
     /* rings and bells */
     "ring_write",
     "ring_put",
+    "ring_put_alone",
     "ring_publish_held",
     "ring_publish",
     "notify_wake",

@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 
 #include "local/handshake_message.h"
+#include "wire/opcode.h"
 
 /* --- one process ---------------------------------------------------------------------------------------- */
 
@@ -501,6 +502,88 @@ static void test_threads_share_a_lane(void **state)
     side_finish(side_start_bare(has_threads, 0));
 }
 
+static bool ends_behind_each;
+static unsigned small_taken, packets_taken;
+
+static unsigned take_small(struct lane *lane, unsigned budget, bool *ret_ends)
+{
+    struct lane_small small;
+    unsigned taken = 0;
+
+    while (taken != budget && !*ret_ends && lane_peek(lane, &small)) {
+        CHECK(small.psn.value == small_taken);
+        lane_take(lane, &small);
+        small_taken++;
+        taken++;
+        *ret_ends = ends_behind_each;
+    }
+    return taken;
+}
+
+static void count_packet(struct lane *lane, const struct packet *packet)
+{
+    packets_taken++;
+}
+
+static const struct local_ops small_ops = {.packet = count_packet,
+                                           .small = take_small,
+                                           .batch_end = ignore_batch_end,
+                                           .resolved = ignore_resolved,
+                                           .link_down = ignore_link,
+                                           .lane_writable = ignore_lane};
+
+static unsigned taken_by_poll(void)
+{
+    unsigned taken;
+
+    rundown_enter();
+    taken = local_poll(16);
+    rundown_exit();
+    return taken;
+}
+
+/* A batch ends where small() says so, whatever comes behind: that is the next poll's. Else it ends with the records. */
+static void ends_batches(unsigned number)
+{
+    enum { SMALL = 4 };
+    struct lane_small small = {.opcode = OP_ACKNOWLEDGE};
+    struct packet other;
+    struct lane *lane;
+    uint32_t qpn;
+
+    CHECK(local_start(&small_ops) == 0 && local_qpn_allocate(&qpn) == 0);
+    lane = link_lane(local_resolve(qpn), qpn);
+    small.dest_qpn = small.src_qpn = qpn;
+    other = small_packet(qpn, qpn);
+    other.opcode = OP_SEND_FIRST; /* not one that lane_peek() shows */
+    for (int round = 0; round < 2; round++) {
+        ends_behind_each = round == 0;
+        rundown_enter();
+        for (unsigned i = 0; i < SMALL; i++) {
+            bool rings = false;
+
+            CHECK(lane_put_alone(lane, &small, &rings));
+            if (rings)
+                lane_ring(lane);
+            small.psn = psn_add(small.psn, 1);
+        }
+        CHECK(lane_send(lane, &other, NULL, 0) == 0);
+        rundown_exit();
+        while (!small_taken) /* its doorbell makes the lane hot */
+            turn(1);
+        for (unsigned i = small_taken % SMALL; round == 0 && i < SMALL; i++)
+            CHECK(taken_by_poll() == 1 && packets_taken == 0);
+        CHECK(taken_by_poll() == (round == 0 ? 1 : SMALL + 1) && packets_taken == (unsigned)round + 1);
+        CHECK(small_taken == SMALL * ((unsigned)round + 1) && taken_by_poll() == 0);
+    }
+}
+
+static void test_a_batch_ends_where_the_taker_says_so(void **state)
+{
+    board_clear();
+    side_finish(side_start_bare(ends_batches, 0));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -516,6 +599,7 @@ int main(void)
         cmocka_unit_test(test_a_sleeping_writer_is_woken_by_room),
         cmocka_unit_test(test_a_quiet_lane_goes_cold_and_is_rung),
         cmocka_unit_test(test_threads_share_a_lane),
+        cmocka_unit_test(test_a_batch_ends_where_the_taker_says_so),
     };
 
     return run_local_tests("local_link", tests);

@@ -188,7 +188,7 @@ static void test_eight_bytes_fill_one_granule(void **state)
     end(&f);
 }
 
-static void test_small_packets_are_read_as_any_other(void **state)
+static void small_packets_are_read(bool alone)
 {
     struct fixture f;
     struct lane_small peeked;
@@ -200,9 +200,13 @@ static void test_small_packets_are_read_as_any_other(void **state)
     for (uint32_t length = 1; length <= LANE_SMALL; length++) {
         struct lane_small small = small_send(length, payload);
 
-        assert_true(ring_put(&f.writer, &small));
-        assert_int_equal(take(&f), 0);
-        ring_publish_held(&f.writer);
+        if (alone) {
+            assert_true(ring_put_alone(&f.writer, &small));
+        } else {
+            assert_true(ring_put(&f.writer, &small));
+            assert_int_equal(take(&f), 0);
+            ring_publish_held(&f.writer);
+        }
         assert_true(ring_peek(&f.reader, &peeked));
         assert_int_equal(take(&f), 1);
         assert_int_equal(f.got.opcode, small.opcode);
@@ -220,8 +224,19 @@ static void test_small_packets_are_read_as_any_other(void **state)
         assert_int_equal(peeked.length, length);
         assert_memory_equal(peeked.payload, payload, length);
         ring_release(&f.reader, f.granules);
+        assert_int_equal(take(&f), 0);
     }
     end(&f);
+}
+
+static void test_small_packets_are_read_as_any_other(void **state)
+{
+    small_packets_are_read(false);
+}
+
+static void test_small_packets_alone_are_read_as_any_other(void **state)
+{
+    small_packets_are_read(true);
 }
 
 static void test_small_packets_are_published_together(void **state)
@@ -274,10 +289,35 @@ static void test_a_full_ring_takes_no_small_packet(void **state)
     while (ring_put(&f.writer, &small))
         count++;
     ring_publish_held(&f.writer);
+    assert_false(ring_put_alone(&f.writer, &small));
     assert_true(count && count <= RING_SMALL / GRANULE);
     for (; ring_peek(&f.reader, &peeked); count--)
         ring_release(&f.reader, peeked.granules);
     assert_int_equal(count, 0);
+    end(&f);
+}
+
+static void test_small_packets_alone_go_round_the_ring(void **state)
+{
+    struct lane_small small, peeked;
+    struct fixture f;
+    uint64_t payload, got;
+
+    begin(&f);
+    /* More than a lap: at the end of the small part it is ring_write()'s turn. */
+    for (payload = 0; payload < 5000; payload++) {
+        const struct packet packet = send_only(sizeof(payload));
+
+        small = small_send(sizeof(payload), &payload);
+        if (!ring_put_alone(&f.writer, &small))
+            assert_int_equal(put(&f, &packet, &payload), 0);
+        assert_int_equal(take(&f), 1);
+        memcpy(&got, f.got.payload, sizeof(got));
+        assert_true(got == payload);
+        ring_release(&f.reader, f.granules);
+        assert_false(ring_peek(&f.reader, &peeked));
+        assert_int_equal(take(&f), 0);
+    }
     end(&f);
 }
 
@@ -733,8 +773,10 @@ int main(void)
         cmocka_unit_test(test_every_opcode_brings_its_fields),
         cmocka_unit_test(test_eight_bytes_fill_one_granule),
         cmocka_unit_test(test_small_packets_are_read_as_any_other),
+        cmocka_unit_test(test_small_packets_alone_are_read_as_any_other),
         cmocka_unit_test(test_small_packets_are_published_together),
         cmocka_unit_test(test_a_full_ring_takes_no_small_packet),
+        cmocka_unit_test(test_small_packets_alone_go_round_the_ring),
         cmocka_unit_test(test_payload_is_gathered),
         cmocka_unit_test(test_references_travel),
         cmocka_unit_test(test_a_read_by_reference_needs_no_right_to_refer),

@@ -45,6 +45,9 @@ struct lane_state {
     uint8_t source_gid[16];
     bool notices_charged; /* notice_capacity counts in the budget of the peer's user; under `lock` */
     _Atomic bool kick;    /* packets were sent during the batch: ring at its end if the reader sleeps */
+    /* plain_receive.c: SENDs in a row behind which nothing had come when they were taken; under the receive lock */
+    uint8_t sends_alone;
+    bool kick_acks;       /* the same of acknowledgements, whose doorbell may wait; under the receive lock */
     _Atomic bool stalled; /* raw.c: the peer took no frames for long: RAW_PACKET QPs do not wait for space */
     _Atomic bool gave_up; /* exit_flush.c: a QP that was to end has waited for space without success */
 };
@@ -102,6 +105,8 @@ void progress_count_packets(unsigned count);
 unsigned progress_run(void);
 /* object_ports.progress: progress_run() in a thread of the application, counted in progress_application_polls. */
 void progress_from_application(void);
+/* In progress_run(): is it for a poll of the application, who polls again, and did the poll before find nothing? */
+bool progress_has_waited(void);
 /* Is this thread in progress_run() for a call of the application? */
 bool progress_is_application(void);
 /* Has this thread completed a receive since the last call, while the program sleeps on channels and the
@@ -119,7 +124,7 @@ extern _Atomic uint32_t progress_application_polls, progress_packets, progress_a
 /* --- plain_receive.c ------------------------------------------------------------------------------------- */
 
 /* local_ops.small: takes plain SENDs and acknowledgements, up to the first packet that is neither. */
-unsigned plain_receive(struct lane *lane, unsigned budget);
+unsigned plain_receive(struct lane *lane, unsigned budget, bool *ret_ends);
 /* route_run() of a QP that owes a mere acknowledgement by that lane, and has nothing else to do. False: it is not such a
  * QP, or the ring is full. QP lock held. */
 bool plain_acknowledge(struct qp *qp, struct lane *lane);

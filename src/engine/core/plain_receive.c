@@ -13,6 +13,10 @@
 /* Packets of a run. */
 #define PLAIN_RUN ACKS_BEFORE_BATCH_END
 
+/* Behind so many SENDs in a row nothing had come: nobody looks behind the next ones. Where programs answer each other, that
+ * line still has to come from the writer's cache then, and the program waits for it. */
+#define ALONE_AFTER 4u
+
 struct run {
     struct qp *qp;
     uint32_t count;
@@ -53,7 +57,9 @@ static bool take_ack(struct qp *qp, const struct lane_small *small)
     return true;
 }
 
-bool plain_acknowledge(struct qp *qp, struct lane *lane)
+/* route_run() of a QP that owes a mere acknowledgement by that lane, and has nothing else to do. is_possible() was asked.
+ * False: it is not such a QP, or the ring is full. *ret_rings is set if the peer's reader sleeps. */
+static inline bool acknowledge(struct qp *qp, struct lane *lane, bool *ret_rings)
 {
     const struct qp_record *record = qp->record;
     struct responder *responder = &qp->record->responder;
@@ -65,19 +71,20 @@ bool plain_acknowledge(struct qp *qp, struct lane *lane)
                                      .psn = psn_add(responder->expected_psn, PSN_MASK),
                                      .dest_ifindex = record->attributes.path.destination_ifindex,
                                      .argument = responder->msn & PSN_MASK};
-    bool sent;
-
-    if (!is_possible(qp, lane) || route_of(qp)->reply_lane != lane ||
-        !responder_owes_only_ack(&qp->transport) ||
+    if (route_of(qp)->reply_lane != lane || !responder_owes_only_ack(&qp->transport) ||
         record->sender.next != atomic_load_explicit(&record->sender.posted, memory_order_relaxed) ||
-        route_of(qp)->end_waiters || !lane_begin(lane))
+        route_of(qp)->end_waiters || !lane_put_alone(lane, &small, ret_rings))
         return false;
-    sent = lane_put(lane, &small);
-    route_of(qp)->kick_reply |= lane_end(lane);
-    if (likely(sent)) {
-        responder->ack_owed = false;
-        responder->acks_owed = 0;
-    }
+    responder->ack_owed = false;
+    responder->acks_owed = 0;
+    return true;
+}
+
+bool plain_acknowledge(struct qp *qp, struct lane *lane)
+{
+    bool rings = false, sent = is_possible(qp, lane) && acknowledge(qp, lane, &rings);
+
+    route_of(qp)->kick_reply |= rings;
     return sent;
 }
 
@@ -166,8 +173,9 @@ static inline bool take_send(struct run *run, const struct lane_small *small)
     return true;
 }
 
-/* advance(), and what arrival_receive() and receive_locked() do then. */
-static inline void run_end(struct run *run, struct lane *lane)
+/* advance(), and what arrival_receive() and receive_locked() do then. last: the lane has no more; then the batch is at its
+ * end, and the QP does not have to be locked again for its acknowledgement. */
+static inline void run_end(struct run *run, struct lane *lane, bool last)
 {
     struct qp *qp = run->qp;
     struct responder *responder = &qp->record->responder;
@@ -189,7 +197,7 @@ static inline void run_end(struct run *run, struct lane *lane)
     qp_receives_completed += count;
     cq_push_run(qp->recv_cq, run->done, count, CQE_RECEIVE, qp->ibv.qp_num, qp->record->attributes.dest_qpn);
     run_reset(run);
-    if (!responder->ack_owed)
+    if (!responder->ack_owed || (last && !qp->ack_due && acknowledge(qp, lane, &lane_state(lane)->kick_acks)))
         return;
     if (responder->acks_owed < ACKS_BEFORE_BATCH_END) {
         if (!qp->ack_due)
@@ -199,9 +207,24 @@ static inline void run_end(struct run *run, struct lane *lane)
     }
 }
 
+/* Is there another packet? Asked behind each that is taken. */
+static inline bool look_behind(struct lane *lane, struct lane_state *state, struct lane_small *small,
+                               bool *ret_ends)
+{
+    bool send = small->opcode != OP_ACKNOWLEDGE, more;
+
+    *ret_ends = send && state->sends_alone == ALONE_AFTER && progress_has_waited();
+    if (*ret_ends)
+        return false;
+    more = lane_peek(lane, small);
+    if (send)
+        state->sends_alone = more ? 0 : (uint8_t)min_of(state->sends_alone + 1u, ALONE_AFTER);
+    return more;
+}
+
 /* QP lock held. *small: the first packet; in the end one that is not taken, if *ret_more. */
-static unsigned receive_run(struct qp *qp, struct lane *lane, struct lane_small *small, unsigned budget,
-                            bool *ret_more)
+static unsigned receive_run(struct qp *qp, struct lane *lane, struct lane_state *state,
+                            struct lane_small *small, unsigned budget, bool *ret_more, bool *ret_ends)
 {
     const uint32_t qpn = small->dest_qpn;
     unsigned taken = 0;
@@ -211,7 +234,7 @@ static unsigned receive_run(struct qp *qp, struct lane *lane, struct lane_small 
     *ret_more = false;
     while (is_possible(qp, lane)) {
         if (small->opcode == OP_ACKNOWLEDGE) {
-            run_end(&run, lane);
+            run_end(&run, lane, false);
             if (!take_ack(qp, small))
                 break;
         } else if ((!run.count && !may_receive(qp, lane)) || !take_send(&run, small)) {
@@ -219,21 +242,25 @@ static unsigned receive_run(struct qp *qp, struct lane *lane, struct lane_small 
         }
         lane_take(lane, small);
         if (run.count == PLAIN_RUN)
-            run_end(&run, lane);
-        *ret_more = ++taken != budget && lane_peek(lane, small);
+            run_end(&run, lane, false);
+        *ret_more = ++taken != budget && look_behind(lane, state, small, ret_ends);
         if (!*ret_more || small->dest_qpn != qpn)
             break;
     }
-    run_end(&run, lane);
+    run_end(&run, lane, !*ret_more);
     return taken;
 }
 
-unsigned plain_receive(struct lane *lane, unsigned budget)
+unsigned plain_receive(struct lane *lane, unsigned budget, bool *ret_ends)
 {
+    struct lane_state *state = lane_state(lane);
     struct lane_small small;
     unsigned taken = 0;
     bool more = lane_peek(lane, &small);
 
+    /* It came right behind another one. */
+    if (more && small.opcode != OP_ACKNOWLEDGE && !progress_has_waited())
+        state->sends_alone = 0;
     while (more) {
         struct qp *qp = qp_lock_number(small.dest_qpn);
         struct qp_kick kick;
@@ -241,7 +268,7 @@ unsigned plain_receive(struct lane *lane, unsigned budget)
 
         if (unlikely(!qp))
             break;
-        run = receive_run(qp, lane, &small, budget - taken, &more);
+        run = receive_run(qp, lane, state, &small, budget - taken, &more, ret_ends);
         kick = qp_take_kick(qp);
         lock_release(&qp->lock);
         if (unlikely(kick.lane || kick.reply_lane || kick.network_lane))

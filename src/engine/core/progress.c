@@ -36,6 +36,7 @@
 _Atomic uint32_t progress_application_polls, progress_packets, progress_armings;
 static __thread uint32_t polls_in_vain __attribute__((tls_model("initial-exec")));
 static __thread bool is_application __attribute__((tls_model("initial-exec")));
+static __thread bool is_poll __attribute__((tls_model("initial-exec")));
 /* qp_receives_completed at the end of the last batch. */
 static __thread uint32_t receives_seen __attribute__((tls_model("initial-exec")));
 static _Atomic bool cq_overrun_pending;
@@ -192,15 +193,19 @@ bool progress_expects_reply(void)
 static void on_batch_end(struct lane *lane)
 {
     struct lane_state *state = lane_state(lane);
-    bool kick, acknowledged;
+    bool kick, acknowledged = state->kick_acks;
 
+    state->kick_acks = false;
     /* At the end of every batch: a program may exit after its last receive, and the peer must not wait for an
      * acknowledgement that nobody sends any more. */
     kick = atomic_load_explicit(&state->kick, memory_order_relaxed);
-    atomic_store_explicit(&state->kick, false, memory_order_relaxed);
-    acknowledge_due(lane, state);
-    acknowledged = atomic_load_explicit(&state->kick, memory_order_relaxed);
-    atomic_store_explicit(&state->kick, false, memory_order_relaxed);
+    if (unlikely(kick))
+        atomic_store_explicit(&state->kick, false, memory_order_relaxed);
+    if (state->arrivals.count) {
+        acknowledge_due(lane, state);
+        acknowledged |= atomic_load_explicit(&state->kick, memory_order_relaxed);
+        atomic_store_explicit(&state->kick, false, memory_order_relaxed);
+    }
     if (!kick && acknowledged && progress_expects_reply())
         lane_ring_later(lane);
     else if (kick || acknowledged)
@@ -255,6 +260,11 @@ unsigned progress_run(void)
 #define RUNG_EVERY   64u
 #define TIMERS_EVERY 32u
 
+bool progress_has_waited(void)
+{
+    return is_poll && polls_in_vain;
+}
+
 bool progress_is_application(void)
 {
     return is_application;
@@ -303,6 +313,16 @@ static unsigned run_from_application(void)
     is_application = false;
     if (packets)
         update_attention();
+    return packets;
+}
+
+static unsigned run_from_poll(void)
+{
+    unsigned packets;
+
+    is_poll = true;
+    packets = run_from_application();
+    is_poll = false;
     return packets;
 }
 
@@ -355,7 +375,7 @@ void progress_from_application(void)
         local_poll_rung();
     if (unlikely(timers_armed()) && polls % TIMERS_EVERY == 0)
         timers_run_due();
-    packets = is_idle() ? 0 : run_from_application();
+    packets = is_idle() ? 0 : run_from_poll();
     if (packets)
         polls_in_vain = 0;
     else if (unlikely(++polls_in_vain % YIELD_EVERY == 0))

@@ -15,6 +15,8 @@ struct run {
     struct qp *qp;
     uint32_t first, counter; /* of the run; of the next request */
     uint64_t bytes;
+    struct lane *lane;
+    bool alone, rings;       /* the only request that is posted; lane_ring() has to be called */
     struct lane_small small; /* what is the same in all packets; PSN of the next */
 };
 
@@ -48,10 +50,16 @@ static inline bool is_plain_wqe(const struct qp *qp, const struct send_wqe *wqe)
            (!(wqe->flags & WQE_FENCE) || !qp->record->sender.rd_atomic_wqes);
 }
 
-static inline void run_begin(struct run *run, struct qp *qp, uint32_t posted)
+/* False: the link is down. */
+static inline bool run_begin(struct run *run, struct qp *qp, uint32_t posted, bool alone)
 {
     const struct qp_record *record = qp->record;
 
+    run->lane = route_of(qp)->lane;
+    run->alone = alone;
+    run->rings = false;
+    if (!alone && !lane_begin(run->lane))
+        return false;
     run->qp = qp;
     run->first = run->counter = posted;
     run->bytes = 0;
@@ -61,11 +69,12 @@ static inline void run_begin(struct run *run, struct qp *qp, uint32_t posted)
                                      .dest_ifindex = record->attributes.path.destination_ifindex,
                                      .pkey = DEFAULT_PKEY,
                                      .syndrome = qp->transport.next_hints};
+    return true;
 }
 
 /* begin(), transmit() and lane_send() of the next request. False: nothing was sent. */
-static inline bool run_send(struct run *run, struct send_wqe *wqe, struct lane *lane, const void *from,
-                            uint32_t length, uint8_t opcode, uint8_t flags, uint32_t immediate)
+static inline bool run_send(struct run *run, struct send_wqe *wqe, const void *from, uint32_t length,
+                            uint8_t opcode, uint8_t flags, uint32_t immediate)
 {
     struct lane_small *small = &run->small;
 
@@ -76,7 +85,7 @@ static inline bool run_send(struct run *run, struct send_wqe *wqe, struct lane *
     small->argument = opcode == IBV_WR_SEND ? 0 : immediate;
     small->length = length;
     small->payload = from;
-    if (unlikely(!lane_put(lane, small)))
+    if (unlikely(!(run->alone ? lane_put_alone(run->lane, small, &run->rings) : lane_put(run->lane, small))))
         return false;
     small->syndrome &= (uint8_t) ~(PACKET_TOGETHER | PACKET_BEGINS);
     wqe->first_psn = small->psn;
@@ -91,7 +100,7 @@ static inline bool run_send(struct run *run, struct send_wqe *wqe, struct lane *
     return true;
 }
 
-static inline bool send_wr(struct run *run, struct lane *lane, const struct ibv_send_wr *wr)
+static inline bool send_wr(struct run *run, const struct ibv_send_wr *wr)
 {
     struct qp *qp = run->qp;
     const struct wqe_sge sge = {wr->sg_list->addr, wr->sg_list->length, wr->sg_list->lkey};
@@ -102,7 +111,7 @@ static inline bool send_wr(struct run *run, struct lane *lane, const struct ibv_
         is_inline ? (const void *)(uintptr_t)sge.address : plain_local(qp, sge.lkey, sge.address, sge.length);
     uint8_t chained = run->counter != run->first ? WQE_CHAINED : 0;
 
-    if (!run_send(run, wqe, lane, from, sge.length, (uint8_t)wr->opcode, flags, wr->imm_data))
+    if (!run_send(run, wqe, from, sge.length, (uint8_t)wr->opcode, flags, wr->imm_data))
         return false;
     wqe->wr_id = wr->wr_id;
     wqe->opcode = (uint8_t)wr->opcode;
@@ -118,17 +127,17 @@ static inline bool send_wr(struct run *run, struct lane *lane, const struct ibv_
     return true;
 }
 
-static inline bool send_wqe(struct run *run, struct lane *lane, struct send_wqe *wqe)
+static inline bool send_wqe(struct run *run, struct send_wqe *wqe)
 {
     const struct wqe_sge *body = send_wqe_body(wqe, IBV_QPT_RC);
     const void *from = wqe->flags & WQE_INLINE ? (const void *)body
                                                : plain_local(run->qp, body->lkey, body->address, wqe->length);
 
-    return run_send(run, wqe, lane, from, wqe->length, wqe->opcode, wqe->flags, wqe->imm_or_rkey);
+    return run_send(run, wqe, from, wqe->length, wqe->opcode, wqe->flags, wqe->imm_or_rkey);
 }
 
 /* The requests are posted, begun and transmitted. */
-static inline void run_end(const struct run *run)
+static inline void run_end(struct run *run)
 {
     struct qp *qp = run->qp;
     struct transport_qp *transport = &qp->transport;
@@ -136,6 +145,8 @@ static inline void run_end(const struct run *run)
     struct traffic_count *traffic = &qp->record->traffic.requested[TRAFFIC_BY_PACKETS][TRAFFIC_SEND];
     uint32_t count = run->counter - run->first;
 
+    if (!run->alone)
+        run->rings = lane_end(run->lane);
     if (unlikely(!count))
         return;
     atomic_store_explicit(&sender->posted, run->counter, memory_order_release);
@@ -155,19 +166,17 @@ static struct ibv_send_wr *post_sends(struct qp *qp, struct ibv_send_wr *wr, boo
 {
     uint32_t posted = atomic_load_explicit(&qp->record->sender.posted, memory_order_relaxed);
     uint32_t left = min_of(send_queue_room(qp, posted), PLAIN_CALL);
-    struct lane *lane = route_of(qp)->lane;
     struct run run;
 
-    if (!is_possible(qp, posted) || !left || !is_plain_wr(qp, wr) || !lane_begin(lane))
+    if (!is_possible(qp, posted) || !left || !is_plain_wr(qp, wr) || !run_begin(&run, qp, posted, !wr->next))
         return wr;
-    run_begin(&run, qp, posted);
-    while (send_wr(&run, lane, wr)) {
+    while (send_wr(&run, wr)) {
         wr = wr->next;
         if (!wr || !--left || !is_plain_wr(qp, wr))
             break;
     }
-    *ret_rings = lane_end(lane);
     run_end(&run);
+    *ret_rings = run.rings;
     return wr;
 }
 
@@ -176,19 +185,18 @@ static void run_sends(struct qp *qp, uint32_t end, bool *ret_rings)
     uint32_t posted = atomic_load_explicit(&qp->record->sender.posted, memory_order_relaxed);
     uint32_t last = posted + min_of(end - posted, PLAIN_CALL);
     struct send_wqe *wqe = send_wqe_at(&qp->transport, posted);
-    struct lane *lane = route_of(qp)->lane;
     struct run run;
 
-    if (!is_possible(qp, posted) || posted == end || !is_plain_wqe(qp, wqe) || !lane_begin(lane))
+    if (!is_possible(qp, posted) || posted == end || !is_plain_wqe(qp, wqe) ||
+        !run_begin(&run, qp, posted, end == posted + 1))
         return;
-    run_begin(&run, qp, posted);
-    while (send_wqe(&run, lane, wqe) && run.counter != last) {
+    while (send_wqe(&run, wqe) && run.counter != last) {
         wqe = send_wqe_at(&qp->transport, run.counter);
         if (!is_plain_wqe(qp, wqe))
             break;
     }
-    *ret_rings = lane_end(lane);
     run_end(&run);
+    *ret_rings = run.rings;
 }
 
 /* Of SENDs that were put into the lane while the QP was locked. complete: nothing is left to be posted, and the lock is

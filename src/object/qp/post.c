@@ -389,7 +389,10 @@ int qp_post_recv(struct qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad
         wqe->wr_id = wr->wr_id;
         wqe->num_sge = (uint32_t)wr->num_sge;
         wqe->stamp = stamp;
-        copy_if_any(wqe->sge, wr->sg_list, (size_t)wr->num_sge * sizeof(struct wqe_sge));
+        if (likely(wr->num_sge == 1))
+            memcpy(wqe->sge, wr->sg_list, sizeof(struct wqe_sge));
+        else
+            copy_if_any(wqe->sge, wr->sg_list, (size_t)wr->num_sge * sizeof(struct wqe_sge));
         posted++;
     }
     if (unlikely(error))
