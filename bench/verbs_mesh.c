@@ -23,8 +23,9 @@ enum { PROCESSES_MAX = 1024, DESCRIPTORS = 1024, RECEIVES = 2, TOGETHER = 16, WO
 struct result {
     struct contact contact;
     uint64_t memory, descriptors;
-    uint64_t sleeps; /* waits for an event */
-    uint64_t cpu_ns; /* processor time of all threads */
+    uint64_t sleeps;   /* waits for an event */
+    uint64_t cpu_ns;   /* processor time of all threads */
+    uint64_t switches; /* how often one of them has waited */
 };
 
 /* Of all processes, mapped before they are forked. */
@@ -79,6 +80,14 @@ static uint64_t processor_ns(void)
 
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &ts);
     return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+static uint64_t switches_so_far(void)
+{
+    struct rusage usage;
+
+    getrusage(RUSAGE_SELF, &usage);
+    return (uint64_t)usage.ru_nvcsw;
 }
 
 static void meet(void)
@@ -228,7 +237,7 @@ static void close_all(void)
 
 static void run(uint32_t me)
 {
-    uint64_t cpu;
+    uint64_t cpu, switches;
 
     side.me = me;
     open_all();
@@ -239,11 +248,13 @@ static void run(uint32_t me)
     meet();
     side.sleeps = 0;
     cpu = processor_ns();
+    switches = switches_so_far();
     if (me == 0)
         meeting->began = now_ns();
     for (uint32_t round = 0; round < rounds; round++)
         talk();
     meeting->of[me].cpu_ns = processor_ns() - cpu;
+    meeting->of[me].switches = switches_so_far() - switches;
     meet();
     if (me == 0)
         meeting->ended = now_ns();
@@ -257,7 +268,7 @@ static void run(uint32_t me)
 
 static void report(uint64_t began)
 {
-    uint64_t memory = 0, descriptors = 0, sleeps = 0, cpu = 0;
+    uint64_t memory = 0, descriptors = 0, sleeps = 0, cpu = 0, switches = 0;
     double messages = (double)rounds * qps * processes * (processes - 1);
     double seconds = (double)(meeting->ended - meeting->began) / 1e9;
 
@@ -268,11 +279,12 @@ static void report(uint64_t began)
         descriptors = of->descriptors > descriptors ? of->descriptors : descriptors;
         sleeps += of->sleeps;
         cpu += of->cpu_ns;
+        switches += of->switches;
     }
     printf("processes=%u qps=%u messages_per_s=%.0f cpu_us_per_message=%.2f sleeps_per_message=%.2f "
-           "memory_mib=%.2f descriptors=%lu all_s=%.1f\n",
+           "switches_per_message=%.2f memory_mib=%.2f descriptors=%lu all_s=%.1f\n",
            processes, (processes - 1) * qps, messages / seconds, (double)cpu / 1000 / messages,
-           (double)sleeps / messages, (double)memory / (1 << 20), descriptors,
+           (double)sleeps / messages, (double)switches / messages, (double)memory / (1 << 20), descriptors,
            (double)(now_ns() - began) / 1e9);
 }
 
