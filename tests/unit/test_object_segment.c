@@ -184,11 +184,15 @@ static void arena_small_extents_share_pages(void **state)
 
     assert_int_equal(arena_init(&arena, 4 * ARENA_UNIT), 0);
     assert_int_equal(arena_take(&arena, 1), 0);
+    assert_int_equal(arena_take(&arena, 65), 128);
+    assert_int_equal(arena_take(&arena, 32), 64);
+    assert_false(arena_return_piece(&arena, 64, 32));
+    assert_false(arena_return_piece(&arena, 128, 65));
     assert_int_equal(arena_take(&arena, 1024), 1024); /* aligned to its size */
     assert_int_equal(arena_take(&arena, 256), 256);
     assert_int_equal(arena_take(&arena, 300), 512);
     assert_int_equal(arena_take(&arena, 2048), 2048);
-    assert_int_equal(arena_take(&arena, 1), ARENA_UNIT); /* the first page is full */
+    assert_int_equal(arena_take(&arena, 129), ARENA_UNIT); /* the first page has only smaller ones left */
     assert_int_equal(arena_take(&arena, 2049), 2 * ARENA_UNIT);
     assert_true(arena_is_piece(&arena, 2048, 2048));
     assert_false(arena_is_piece(&arena, 2 * ARENA_UNIT, 2049));

@@ -131,7 +131,7 @@ static void what_a_work_request_names_is_recorded(void **state)
     struct ibv_sge sge = {0x1000, 8, 0x77};
     struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_ATOMIC_CMP_AND_SWP}, *bad;
     const struct watched_send *first = (void *)known_qp->send.slots;
-    const struct failure_record *failure = &known_qp->record->failure;
+    const struct failure_record *failure = &known_qp->rare->failure;
 
     wr.wr.atomic.remote_addr = 0x2000;
     wr.wr.atomic.compare_add = 5;
@@ -235,7 +235,7 @@ static void a_batch_is_noted(void **state)
     ready_count = 3;
     assert_int_equal(op_poll_cq(&cq, DEPTH, wc), 3);
     assert_int_equal(outstanding(), 0);
-    assert_int_equal(known_qp->record->failure.wr_id, 3);
+    assert_int_equal(known_qp->rare->failure.wr_id, 3);
     assert_int_equal(known_qp->record->unseen, 0);
     assert_int_equal(known_other->record->unseen, 0);
     assert_int_equal(known_cq->news, NEWS_NONE);
@@ -313,8 +313,8 @@ static void the_first_error_is_kept(void **state)
     poll_one(6, IBV_WC_REM_ACCESS_ERR, 0, 0x123);
     poll_one(7, IBV_WC_WR_FLUSH_ERR, 0, 0x123);
     poll_one(5, IBV_WC_WR_FLUSH_ERR, 0, 0x123);
-    assert_int_equal(known_qp->record->failure.status, IBV_WC_REM_ACCESS_ERR);
-    assert_int_equal(known_qp->record->failure.wr_id, 6);
+    assert_int_equal(known_qp->rare->failure.status, IBV_WC_REM_ACCESS_ERR);
+    assert_int_equal(known_qp->rare->failure.wr_id, 6);
     assert_int_equal(known_qp->record->state, IBV_QPS_ERR);
     assert_int_equal(outstanding(), 0);
     assert_int_equal(known_qp->record->receive.posted, known_qp->record->receive.taken);
