@@ -21,10 +21,10 @@
  *   misuses          SEGMENT_MISUSES x struct misuse_record: calls with what was destroyed
  *   refusals         SEGMENT_REFUSALS x struct refused_record: calls that were refused
  *   ports            SEGMENT_PORTS x struct port_record: counters of destroyed QPs, by device
- *   QP records       LIMIT_QP  x struct qp_record, of which the owner can access the first qps_open
- *                    (end of the first file, which is as long as arena_offset says)
+ *   QP records       LIMIT_QP  x struct qp_record, then as many struct qp_rare; the owner can access the first
+ *                    qps_open of each (end of the first file, which is as long as arena_offset says)
  *   arena            queues (send, receive, completion, responder resources), in power of two extents of
- *                    at least 4 KiB (the second file)
+ *                    at least 64 bytes (the second file)
  *
  * A page takes memory when it is first touched; freed extents of the arena are punched out. The first file is
  * sealed against new writable mappings and write(2) (F_SEAL_FUTURE_WRITE), so that nobody who gets a descriptor of

@@ -186,12 +186,12 @@ struct qp_record {
     uint32_t pd;            /* numbers of the objects it uses; ~0: none */
     uint32_t send_depth, send_stride, max_send_sge, max_inline;
     struct sender sender; /* its first fields are in the cache line of the fields above */
-    struct traffic_record traffic cache_aligned; /* near to that line, because each request counts there */
     uint32_t send_cq, recv_cq, srq, context;
-    uint32_t ind_table;        /* RSS */
-    uint32_t own_depth;        /* slots of the send queue for the adapter's own requests */
-    uint64_t send_offset;      /* of the send queue, in the segment */
-    uint64_t resources_offset; /* of the responder_resource array, in the segment */
+    uint32_t ind_table;                          /* RSS */
+    uint32_t own_depth;                          /* slots of the send queue for the adapter's own requests */
+    uint64_t send_offset;                        /* of the send queue, in the segment */
+    struct traffic_record traffic cache_aligned; /* near to that line, because each request counts there */
+    uint64_t resources_offset;                   /* of the responder_resource array, in the segment */
     /* Latencies, as in struct traffic_rare; a count that would not fit is moved there. */
     uint32_t latency[LATENCY_BUCKETS];
     uint32_t multicast_groups;
