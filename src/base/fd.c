@@ -80,6 +80,7 @@ bool error_may_pass(long error)
     case ENOBUFS:
     case EMFILE:
     case ENFILE:
+    case ETOOMANYREFS: /* descriptors that the user has sent, and that nobody has received yet (SCM_RIGHTS) */
         return true;
     default:
         return false;

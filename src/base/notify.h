@@ -23,6 +23,7 @@
 #define NOTIFY_CHANNELS 63u
 #define NOTIFY_CQS      64u /* per channel */
 #define NOTIFY_QPS      16384u
+#define NOTIFY_LINKS    16384u /* bits of `marks` */
 
 enum attention {
     ATTENTION_AWAKE,  /* a thread polls, or will check the rings: writers do not ring */
@@ -50,6 +51,10 @@ struct notify_page {
     /* At which CQ the messages of a QP complete: notify_place(). Written by the owner. Of two QP numbers with one
      * slot, the later one has it. */
     _Atomic uint64_t qps[NOTIFY_QPS];
+    /* Rings that the owner does not look at (READER_LISTED in local/layout.h): the writer of one sets the bit that the ring's
+     * control line names, and then `marked`, before it reads `attention`. The owner takes them in the other order. */
+    _Atomic uint32_t marked cache_aligned;
+    _Atomic uint64_t marks[NOTIFY_LINKS / 64] cache_aligned;
 };
 
 /* Bits 0..23: QPN; 24..31: line of the channel; 32..62: bit of the CQ in that line. 0: no channel, or unknown. */

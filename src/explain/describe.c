@@ -8,7 +8,7 @@
 
 /* Errors that were repaired: retries, drops, duplicates. In the paragraph of an error the words have what belongs to it:
  * retries of before are not its cause, unless no acknowledgement came. */
-static void describe_repairs(struct out *out, const struct qp_record *qp, bool failed, struct words *words)
+static void describe_repairs(struct out *out, const struct qp_record *qp, bool retried, struct words *words)
 {
     const struct sender *sender = &qp->sender;
     const struct responder *responder = &qp->responder;
@@ -31,7 +31,6 @@ static void describe_repairs(struct out *out, const struct qp_record *qp, bool f
         /* Of datagrams describe_drops() has the reasons. */
         {"drops", qp->type == IBV_QPT_UD ? NULL : "requests dropped", responder->drops, false},
     };
-    bool retried = !failed || qp->fault.cause == FAULT_SILENCE || qp->fault.cause == FAULT_PSN;
     bool any = false;
 
     out_number(out, "plain_requests", sender->plain);
@@ -88,7 +87,7 @@ static void describe_handle(struct out *out, const struct qp_record *qp, struct 
     }
 }
 
-static void describe_drops(struct out *out, const struct qp_record *qp, struct words *words)
+static void describe_drops(struct out *out, const struct qp_rare *rare, struct words *words)
 {
     static const struct {
         const char *key, *words;
@@ -102,18 +101,20 @@ static void describe_drops(struct out *out, const struct qp_record *qp, struct w
     bool any = false;
 
     for (unsigned i = 0; i < DROP_REASONS; i++) {
-        if (!qp->drops[i].count)
+        if (!rare->drops[i].count)
             continue;
-        out_number(out, reasons[i].key, qp->drops[i].count);
+        out_number(out, reasons[i].key, rare->drops[i].count);
         words_add(words, "%s%llu %s",
-                  any ? ", " : "; datagrams lost: ", (unsigned long long)qp->drops[i].count,
+                  any ? ", " : "; datagrams lost: ", (unsigned long long)rare->drops[i].count,
                   reasons[i].words);
         any = true;
     }
 }
 
-static void describe_qp(struct out *out, const struct qp_record *qp, bool failed, struct words *words)
+static void describe_qp(struct out *out, const struct object *object, bool failed, struct words *words)
 {
+    const struct qp_record *qp = &object->qp;
+    uint16_t cause = object->rare.fault.cause;
     const struct sender *sender = &qp->sender;
     uint32_t sends = sender->posted - sender->completed, receives = qp->receive.posted - qp->receive.taken;
 
@@ -156,8 +157,8 @@ static void describe_qp(struct out *out, const struct qp_record *qp, bool failed
         }
         describe_path(out, &qp->path, failed, words);
     }
-    describe_repairs(out, qp, failed, words);
-    describe_drops(out, qp, words);
+    describe_repairs(out, qp, !failed || cause == FAULT_SILENCE || cause == FAULT_PSN, words);
+    describe_drops(out, &object->rare, words);
     if (qp->type == IBV_QPT_XRC_RECV)
         describe_openers(out, qp, words);
     out_number(out, "multicast_groups", qp->multicast_groups);
@@ -374,7 +375,7 @@ static void describe_kind(const struct view *view, struct out *out, unsigned lev
 {
     switch (object->kind) {
     case OBJECT_QP:
-        describe_qp(out, &object->qp, failed, words);
+        describe_qp(out, object, failed, words);
         describe_events(view, out, "events", &object->qp.events, "event", words);
         break;
     case OBJECT_CQ:

@@ -85,7 +85,7 @@ static void describe_sample(const struct view *view, struct out *out, const char
 static void explain_drop(const struct view *view, struct out *out, const struct object *qp,
                          enum drop_reason reason)
 {
-    const struct drop_record *drop = &qp->qp.drops[reason];
+    const struct drop_record *drop = &qp->rare.drops[reason];
     struct words cause = {.length = 0};
 
     words_add(&cause, "%s %s ", object_label(view, qp).text, reason == DROP_NOBODY ? "lost" : "dropped");
@@ -118,7 +118,7 @@ bool explain_drops_of(const struct view *view, struct out *out, const struct obj
     bool any = false;
 
     for (unsigned i = 0; i < DROP_REASONS; i++) {
-        if (!qp->qp.drops[i].count)
+        if (!qp->rare.drops[i].count)
             continue;
         explain_drop(view, out, qp, (enum drop_reason)i);
         any = true;
@@ -131,7 +131,7 @@ bool explain_drops(const struct view *view, struct out *out, uint32_t number, en
     struct object qp;
 
     if ((unsigned)reason >= DROP_REASONS || !object_read(view, OBJECT_QP, number, &qp) ||
-        !qp.qp.drops[reason].count)
+        !qp.rare.drops[reason].count)
         return false;
     explain_drop(view, out, &qp, reason);
     return true;
@@ -225,7 +225,7 @@ static bool tell_sender(const struct view *view, const struct object *object, vo
 
     words_add(&where, "QP 0x%06x of process %d", object_qpn(object), shown_pid(view));
     for (unsigned i = 0; i < DROP_REASONS; i++) {
-        const struct drop_record *drop = &object->qp.drops[i];
+        const struct drop_record *drop = &object->rare.drops[i];
         struct words why = {.length = 0};
 
         if (i == DROP_NOBODY || !drop->count)

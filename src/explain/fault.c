@@ -63,7 +63,7 @@ static void add_address(struct words *words, uint64_t address)
 
 static void add_request(struct words *words, const struct object *qp)
 {
-    const struct fault_record *fault = &qp->qp.fault;
+    const struct fault_record *fault = &qp->rare.fault;
 
     switch ((enum fault_side)fault->side) {
     case FAULT_OF_REQUESTER:
@@ -115,24 +115,24 @@ static const struct object *find_requester(const struct view *view, const struct
 
 static void add_refusal(const struct view *view, struct words *words, const struct object *qp)
 {
-    const struct fault_record *fault = &qp->qp.fault;
+    const struct fault_record *fault = &qp->rare.fault;
     const struct view *there = peer_view(view, &qp->qp);
     struct object peer;
 
     if (there && object_read_qpn(there, qp->qp.attributes.dest_qpn, &peer) &&
-        is_same_request(fault, &peer.qp.fault)) {
-        if (peer.qp.fault.cause == FAULT_RECEIVE_SHORT && fault->length > peer.qp.fault.wanted) {
-            peer.qp.fault.value = fault->length; /* the peer knows the part that had come */
-            peer.qp.fault.length = fault->length;
+        is_same_request(fault, &peer.rare.fault)) {
+        if (peer.rare.fault.cause == FAULT_RECEIVE_SHORT && fault->length > peer.rare.fault.wanted) {
+            peer.rare.fault.value = fault->length; /* the peer knows the part that had come */
+            peer.rare.fault.length = fault->length;
         }
-        if (is_of_local_key(&peer.qp.fault)) { /* of its receive */
+        if (is_of_local_key(&peer.rare.fault)) { /* of its receive */
             add_peer(words, &qp->qp);
             words_add(words, " cannot use its posted ");
             add_request(words, &peer);
         }
-        if (peer.qp.fault.cause == FAULT_TOO_MANY_READS)
+        if (peer.rare.fault.cause == FAULT_TOO_MANY_READS)
             words_add_too_many_reads(words, qp, &peer);
-        else if (peer.qp.fault.cause == FAULT_PACKET_LENGTH)
+        else if (peer.rare.fault.cause == FAULT_PACKET_LENGTH)
             words_add_packet_length(words, qp, &peer);
         else
             add_reason(there, words, &peer, false);
@@ -163,7 +163,7 @@ static bool add_silent_peer(const struct view *there, struct words *words, const
     if (peer.qp.state == IBV_QPS_ERR) {
         add_peer(words, &qp->qp);
         words_add(words, " went to ERR ");
-        words_add_age(words, view_age(there, peer.qp.fault.ns));
+        words_add_age(words, view_age(there, peer.rare.fault.ns));
         words_add(words, ": ");
         add_reason(there, words, &peer, false);
     } else if (!is_receiving(peer.qp.state)) {
@@ -192,7 +192,7 @@ void words_add_port_down(struct words *words)
 
 static void add_silence(const struct view *view, struct words *words, const struct object *qp, bool look)
 {
-    const struct fault_record *fault = &qp->qp.fault;
+    const struct fault_record *fault = &qp->rare.fault;
     const struct view *there = look ? peer_view(view, &qp->qp) : NULL;
     int32_t pid = (int32_t)fault->wanted;
 
@@ -261,7 +261,7 @@ static void add_response(const struct view *view, struct words *words, const str
 
 static void add_short_receive(struct words *words, const struct object *qp, bool own)
 {
-    const struct fault_record *fault = &qp->qp.fault;
+    const struct fault_record *fault = &qp->rare.fault;
     unsigned long long came = fault->value, room = fault->wanted;
 
     if (own) {
@@ -287,7 +287,7 @@ static const char *read_depth_reason(const struct object *qp)
 
 static void add_no_receive(const struct view *view, struct words *words, const struct object *qp)
 {
-    const struct fault_record *fault = &qp->qp.fault;
+    const struct fault_record *fault = &qp->rare.fault;
 
     add_peer(words, &qp->qp);
     words_add(words, " had no receive posted (RNR NAK), and rnr_retry is %llu",
@@ -300,7 +300,7 @@ static void add_no_receive(const struct view *view, struct words *words, const s
 
 static void add_length_reason(struct words *words, const struct object *qp)
 {
-    unsigned long long value = qp->qp.fault.value, wanted = qp->qp.fault.wanted;
+    unsigned long long value = qp->rare.fault.value, wanted = qp->rare.fault.wanted;
 
     words_add(words, "the message has %llu bytes, but ", value);
     if (wanted == sizeof(uint64_t))
@@ -341,7 +341,7 @@ static const char *bind_reason(uint64_t why)
 static bool add_refusal_reason(const struct view *view, struct words *words, const struct object *qp,
                                bool look)
 {
-    const struct fault_record *fault = &qp->qp.fault;
+    const struct fault_record *fault = &qp->rare.fault;
     unsigned long long value = fault->value, wanted = fault->wanted;
     struct object requester;
 
@@ -385,7 +385,7 @@ static bool add_refusal_reason(const struct view *view, struct words *words, con
 /* look: at the peer, too. */
 static void add_reason(const struct view *view, struct words *words, const struct object *qp, bool look)
 {
-    const struct fault_record *fault = &qp->qp.fault;
+    const struct fault_record *fault = &qp->rare.fault;
     unsigned long long value = fault->value;
 
     if (words_add_key_reason(view, words, fault) || add_refusal_reason(view, words, qp, look))
@@ -444,7 +444,7 @@ static void add_reason(const struct view *view, struct words *words, const struc
 
 bool words_add_fault(const struct view *view, struct words *words, const struct object *qp)
 {
-    const struct fault_record *fault = &qp->qp.fault;
+    const struct fault_record *fault = &qp->rare.fault;
 
     if (!fault->ns || qp->qp.opened)
         return false;
@@ -471,7 +471,7 @@ bool words_add_fault(const struct view *view, struct words *words, const struct 
  * refused it before any check of memory. */
 static bool is_refused_here(const struct object *qp)
 {
-    const struct fault_record *fault = &qp->qp.fault;
+    const struct fault_record *fault = &qp->rare.fault;
 
     return fault->side == FAULT_OF_RESPONDER &&
            (fault->verdict == VERDICT_OK || fault->verdict == VERDICT_INVALID_REQUEST ||
@@ -480,7 +480,7 @@ static bool is_refused_here(const struct object *qp)
 
 static const char *status_of(const struct object *qp)
 {
-    enum verdict verdict = (enum verdict)qp->qp.fault.verdict;
+    enum verdict verdict = (enum verdict)qp->rare.fault.verdict;
 
     if (verdict == VERDICT_OK && is_refused_here(qp))
         verdict = VERDICT_INVALID_REQUEST;
@@ -490,11 +490,11 @@ static const char *status_of(const struct object *qp)
 /* The line has no status where the QP failed without a work request: by its owner, or because of a CQ. */
 static void describe_status(const struct view *view, struct out *out, const struct object *qp)
 {
-    const struct fault_record *fault = &qp->qp.fault;
+    const struct fault_record *fault = &qp->rare.fault;
 
     if (view->header.watched) {
-        out_line(out, 1, "status %s, vendor_err 0x%x", name_status(qp->qp.failure.status),
-                 qp->qp.failure.vendor_err);
+        out_line(out, 1, "status %s, vendor_err 0x%x", name_status(qp->rare.failure.status),
+                 qp->rare.failure.vendor_err);
     } else if (is_refused_here(qp)) {
         if (qp->qp.type == IBV_QPT_RC || qp->qp.type == IBV_QPT_XRC_RECV)
             out_line(out, 1, "the requester gets status %s", status_of(qp));
@@ -506,7 +506,7 @@ static void describe_status(const struct view *view, struct out *out, const stru
 
 static void describe_numbers(const struct view *view, struct out *out, const struct object *qp)
 {
-    const struct fault_record *fault = &qp->qp.fault;
+    const struct fault_record *fault = &qp->rare.fault;
     bool watched = view->header.watched;
     static const char *const sides[] = {"owner", "requester", "responder", "receive"};
 
@@ -514,9 +514,9 @@ static void describe_numbers(const struct view *view, struct out *out, const str
     out_string(out, "side", fault->side < array_size(sides) ? sides[fault->side] : "?");
     out_number(out, "cause_number", fault->cause);
     out_number(out, "vendor_err",
-               watched ? qp->qp.failure.vendor_err : fault_vendor_err(fault->verdict, fault->cause));
+               watched ? qp->rare.failure.vendor_err : fault_vendor_err(fault->verdict, fault->cause));
     out_bool(out, "injected", fault->injected || fault->cause == FAULT_INJECTED);
-    out_string(out, "status", watched ? name_status(qp->qp.failure.status) : status_of(qp));
+    out_string(out, "status", watched ? name_status(qp->rare.failure.status) : status_of(qp));
     out_number(out, "wr_id", fault->wr_id);
     out_number(out, "length", fault->length);
     out_number(out, "address", fault->address);
@@ -536,7 +536,7 @@ bool explain_fault(const struct view *view, struct out *out, uint32_t number)
 
     if (!object_read(view, OBJECT_QP, number, &object))
         return false;
-    fault = &object.qp.fault;
+    fault = &object.rare.fault;
     words_add(&words, "%s ", object_label(view, &object).text);
     if (!words_add_fault(view, &words, &object))
         return false;

@@ -6,7 +6,7 @@
 void words_add_too_many_reads(struct words *words, const struct object *requester,
                               const struct object *responder)
 {
-    unsigned long long limit = responder->qp.fault.wanted;
+    unsigned long long limit = responder->rare.fault.wanted;
 
     words_add(words,
               "more RDMA READs and atomics at once than max_dest_rd_atomic of QP 0x%06x permits (%llu): ",
@@ -27,7 +27,7 @@ uint32_t qp_mtu_bytes(const struct object *qp)
 void words_add_packet_length(struct words *words, const struct object *requester,
                              const struct object *responder)
 {
-    const struct fault_record *fault = &responder->qp.fault;
+    const struct fault_record *fault = &responder->rare.fault;
     uint32_t theirs = qp_mtu_bytes(responder);
 
     words_add(words, "path_mtu of the two ends differs: it is %u bytes at QP 0x%06x, and ", theirs,

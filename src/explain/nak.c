@@ -32,9 +32,9 @@ static const char *access_flag(uint8_t opcode)
 
 static void add_invalid_request(struct words *words, const struct object *qp)
 {
-    uint8_t opcode = qp->qp.fault.opcode;
+    uint8_t opcode = qp->rare.fault.opcode;
 
-    if ((is_atomic(opcode) || opcode == IBV_WR_ATOMIC_WRITE) && qp->qp.fault.address % sizeof(uint64_t)) {
+    if ((is_atomic(opcode) || opcode == IBV_WR_ATOMIC_WRITE) && qp->rare.fault.address % sizeof(uint64_t)) {
         words_add(words, ": the address is not a multiple of 8");
         return;
     }
@@ -42,7 +42,7 @@ static void add_invalid_request(struct words *words, const struct object *qp)
     if (is_send(opcode)) {
         if (qp->qp.type == IBV_QPT_XRC_SEND)
             words_add(words, "an SRQ there has the number of the work request; ");
-        words_add(words, "the receive posted there has at least %u bytes", qp->qp.fault.length);
+        words_add(words, "the receive posted there has at least %u bytes", qp->rare.fault.length);
     } else {
         words_add(words, "qp_access_flags of that QP have %s", access_flag(opcode));
     }
@@ -95,7 +95,7 @@ const char *name_nak(uint64_t code)
 
 void words_add_nak(struct words *words, const struct object *qp)
 {
-    const struct fault_record *fault = &qp->qp.fault;
+    const struct fault_record *fault = &qp->rare.fault;
 
     words_add(words, "(%s)", name_nak(fault->value));
     switch (fault->value) {

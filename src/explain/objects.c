@@ -18,6 +18,8 @@ static bool take_qp(const struct view *view, uint32_t number, struct object *obj
 {
     object->kind = OBJECT_QP;
     object->number = number;
+    if (!object->qp.has_rare || !view_record(view, &view->header.qp_rares, number, &object->rare))
+        memset(&object->rare, 0, sizeof(object->rare));
     object->destroying = object->qp.qpn == 0;
     object->context = object->qp.context;
     object->pd = object->qp.pd;

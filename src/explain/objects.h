@@ -14,7 +14,10 @@ struct object {
     uint32_t context, pd; /* NO_OBJECT: none */
     struct provenance_record provenance;
     union {
-        struct qp_record qp;
+        struct {
+            struct qp_record qp;
+            struct qp_rare rare; /* zero, if it has none */
+        };
         struct cq_record cq;
         struct srq_record srq;
         struct pd_record protection_domain;

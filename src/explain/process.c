@@ -69,9 +69,9 @@ struct stuck {
 };
 
 /* Not by the program itself. */
-static bool has_failed(const struct qp_record *qp)
+static bool has_failed(const struct object *qp)
 {
-    return qp->fault.ns && !fault_is_wanted(&qp->fault);
+    return qp->rare.fault.ns && !fault_is_wanted(&qp->rare.fault);
 }
 
 /* An injected fault keeps completions of the QP from the program. */
@@ -109,7 +109,7 @@ static bool look_for_trouble(const struct view *view, const struct object *objec
         stuck->found += explain_watched_trouble(view, stuck->out, object);
     } else if (object->kind == OBJECT_CQ && object->cq.lost) {
         stuck->found += explain_overrun(view, stuck->out, object->number);
-    } else if (object->kind == OBJECT_QP && has_failed(&object->qp)) {
+    } else if (object->kind == OBJECT_QP && has_failed(object)) {
         stuck->found += explain_fault(view, stuck->out, object->number);
     } else if (object->kind == OBJECT_QP && object->qp.sender.posted != object->qp.sender.completed) {
         words_add(&cause, "%s: ", object_label(view, object).text);

@@ -61,6 +61,7 @@ static int read_header(struct view *view)
         !table_fits(view, &header->mapped, sizeof(struct mapped_record), LIMIT_KEY_SLOTS) ||
         !table_fits(view, &header->directs, sizeof(struct direct_record), LIMIT_QP) ||
         !table_fits(view, &header->qps, sizeof(struct qp_record), LIMIT_QP) ||
+        !table_fits(view, &header->qp_rares, sizeof(struct qp_rare), LIMIT_QP) ||
         !table_fits(view, &header->cqs, sizeof(struct cq_record), LIMIT_CQ) ||
         !table_fits(view, &header->srqs, sizeof(struct srq_record), LIMIT_SRQ) ||
         !table_fits(view, &header->pds, sizeof(struct pd_record), LIMIT_PD) ||
@@ -77,6 +78,7 @@ static int read_header(struct view *view)
         return -EPROTO;
     view->header.qps.count =
         min_of(header->qps.count, atomic_load_explicit(&header->qps_open, memory_order_relaxed));
+    view->header.qp_rares.count = min_of(header->qp_rares.count, header->qps.count);
     view->now_ns = sys_now();
     view->stamp = (uint32_t)(view->now_ns / NS_PER_MS);
     view->same_pids = view->pid != 0 && header->pid == view->pid;

@@ -16,7 +16,7 @@ static void add_length(struct words *words, uint64_t bytes)
 
 static void add_failure(struct words *words, const struct object *qp)
 {
-    const struct failure_record *failure = &qp->qp.failure;
+    const struct failure_record *failure = &qp->rare.failure;
 
     words_add(words, "wr_id ");
     words_add_one_wr_id(words, failure->wr_id);
@@ -39,15 +39,15 @@ bool explain_failure(const struct view *view, struct out *out, uint32_t number)
     struct words cause = {.length = 0};
     struct object qp;
 
-    if (!object_read(view, OBJECT_QP, number, &qp) || !qp.qp.failure.ns)
+    if (!object_read(view, OBJECT_QP, number, &qp) || !qp.rare.failure.ns)
         return false;
     words_add(&cause, "%s went to %s: ", object_label(view, &qp).text, name_qp_state(qp.qp.state));
     add_failure(&cause, &qp);
     explanation_begin(view, out, "failure", cause.text);
-    out_number(out, "wr_id", qp.qp.failure.wr_id);
-    out_string(out, "status", name_status(qp.qp.failure.status));
-    out_number(out, "vendor_err", qp.qp.failure.vendor_err);
-    out_number(out, "ms_ago", view_age(view, qp.qp.failure.ns));
+    out_number(out, "wr_id", qp.rare.failure.wr_id);
+    out_string(out, "status", name_status(qp.rare.failure.status));
+    out_number(out, "vendor_err", qp.rare.failure.vendor_err);
+    out_number(out, "ms_ago", view_age(view, qp.rare.failure.ns));
     object_describe(view, out, "object", 1, &qp, STACK_LINES);
     explanation_end(out);
     return true;

@@ -354,7 +354,7 @@ static void describe_completion(const struct view *view, struct search *search, 
         if (cq->cq.events.raised != cq->cq.events.reported)
             words_add(&words, "; its completion channel has an unread event");
     }
-    if (cqe->status != IBV_WC_SUCCESS && object_read_qpn(view, cqe->qpn, &qp) && qp.qp.fault.ns) {
+    if (cqe->status != IBV_WC_SUCCESS && object_read_qpn(view, cqe->qpn, &qp) && qp.rare.fault.ns) {
         words_add(&words, "; the QP ");
         words_add_fault(view, &words, &qp);
     }

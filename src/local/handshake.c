@@ -20,7 +20,7 @@
  * awaits READY is no longer waited for by local threads, and ends at handshake_timeout. An outgoing one is
  * logged as pending. */
 #define MESSAGE_TIMEOUT  (2 * NS_PER_S)
-#define OUTGOING_AT_ONCE 64
+#define OUTGOING_AT_ONCE 64u
 
 /* A peer that does not answer is stopped or waits for a processor, and comes back as a rule. After this time the
  * owner counts as missing, and requests to its QPs fail by the timeout and retry count of their QP; with a timeout
@@ -30,6 +30,10 @@ ns_t handshake_timeout = 20 * NS_PER_S;
 struct list handshakes_outgoing = {&handshakes_outgoing, &handshakes_outgoing};
 struct list handshakes_incoming = {&handshakes_incoming, &handshakes_incoming};
 unsigned handshakes_outgoing_count, handshakes_incoming_count;
+
+/* How many outgoing handshakes have a connection at once. The kernel bounds the descriptors that all processes of a user have
+ * sent and that are not received (ETOOMANYREFS), and each HELLO has one: processes that start together share that bound. */
+static unsigned at_once = OUTGOING_AT_ONCE;
 
 static _Atomic unsigned coming; /* handshakes with is_coming; only the helper thread writes */
 static bool settled;            /* `coming` has decreased since the last ops->settled() */
@@ -46,11 +50,18 @@ void handshake_after_fork_in_child(void)
     list_init(&handshakes_incoming);
     handshakes_outgoing_count = handshakes_incoming_count = 0;
     handshake_accept_after_fork_in_child();
+    at_once = OUTGOING_AT_ONCE;
     atomic_store_explicit(&coming, 0, memory_order_relaxed);
     settled = false;
 }
 
 /* --- creation and end ----------------------------------------------------------------------------------- */
+
+void handshake_wait_from_now(struct handshake *handshake)
+{
+    handshake->began = sys_now();
+    handshake->deadline = handshake->began + MESSAGE_TIMEOUT;
+}
 
 struct handshake *handshake_new(bool is_outgoing, uint32_t block)
 {
@@ -62,8 +73,7 @@ struct handshake *handshake_new(bool is_outgoing, uint32_t block)
     handshake->socket.ready = handshake_ready;
     handshake->is_outgoing = is_outgoing;
     handshake->block = block;
-    handshake->began = sys_now();
-    handshake->deadline = handshake->began + MESSAGE_TIMEOUT;
+    handshake_wait_from_now(handshake);
     handshake->retry_at = NS_NEVER;
     list_push_back(is_outgoing ? &handshakes_outgoing : &handshakes_incoming, &handshake->node);
     if (is_outgoing)
@@ -93,6 +103,8 @@ void handshake_finish(struct handshake *handshake, struct link *link)
     bool is_name = handshake->search != NULL;
     uint32_t block = handshake->block;
 
+    if (link && at_once < OUTGOING_AT_ONCE)
+        at_once++;
     handshake_free(handshake);
     if (is_name)
         local.ops->found(cookie, link);
@@ -294,7 +306,21 @@ void handshake_ready(struct event_source *source, uint32_t events)
 
 bool handshake_can_begin(void)
 {
-    return handshakes_outgoing_count < OUTGOING_AT_ONCE;
+    return handshakes_outgoing_count < at_once;
+}
+
+bool handshake_may_connect(void)
+{
+    unsigned connected = 0;
+
+    list_for_each (node, &handshakes_outgoing)
+        connected += list_entry(node, struct handshake, node)->socket.fd >= 0;
+    return connected < at_once;
+}
+
+void handshake_is_crowded(void)
+{
+    at_once = max_of(at_once / 2, 1u);
 }
 
 void handshake_begin(uint32_t block, struct name_search *search)

@@ -14,6 +14,7 @@
 #include "local/start.h"
 
 #define RETRY_AFTER (5 * NS_PER_MS)
+#define CROWD_AFTER 16u /* times as long, at most: others wait, too */
 
 const char *handshake_target(const struct handshake *handshake, char buffer[static 24])
 {
@@ -32,6 +33,15 @@ void handshake_retry_later(struct handshake *handshake)
     handshake->retry_at = sys_now() + RETRY_AFTER;
 }
 
+/* Each process of the crowd for another time. */
+static ns_t crowd_pause(void)
+{
+    uint8_t random;
+
+    sys_random(&random, sizeof(random));
+    return RETRY_AFTER * (1 + random % CROWD_AFTER);
+}
+
 void handshake_retry_or_fail(struct handshake *handshake, int error)
 {
     char buffer[24];
@@ -47,6 +57,10 @@ void handshake_retry_or_fail(struct handshake *handshake, int error)
                      (unsigned long long)(handshake_timeout / NS_PER_S));
         handshake->has_warned |= error != -EAGAIN;
         handshake_retry_later(handshake);
+        if (error == -ETOOMANYREFS) {
+            handshake_is_crowded();
+            handshake->retry_at += crowd_pause();
+        }
         return;
     }
     /* Refused: nobody has the name. */
@@ -105,6 +119,11 @@ void handshake_connect(struct handshake *handshake)
 {
     int error;
 
+    if (!handshake_may_connect()) {
+        handshake_wait_from_now(handshake); /* nobody has been asked yet */
+        handshake->retry_at = handshake->began + RETRY_AFTER;
+        return;
+    }
     handshake->retry_at = NS_NEVER;
     error = open_connection(handshake);
     if (!error && handshake->search) {

@@ -56,6 +56,13 @@ bool handshake_peer_may_refer(const struct ucred *peer, const struct handshake_m
 bool handshake_is_pending(const struct list *handshakes, enum handshake_type awaits,
                           const struct ucred *peer);
 
+/* May one more outgoing handshake have a connection? */
+bool handshake_may_connect(void);
+/* The user has as many descriptors under way as he may: fewer handshakes at once, from here on. */
+void handshake_is_crowded(void);
+/* An outgoing handshake begins to wait for an answer. */
+void handshake_wait_from_now(struct handshake *handshake);
+
 /* --- handshake_connect.c -------------------------------------------------------------------------------- */
 
 /* (Re)connects to the owner and sends HELLO. */

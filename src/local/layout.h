@@ -54,6 +54,9 @@ enum reader_sleeps {
     READER_POLLS,
     READER_SLEEPS, /* the writer rings the doorbell */
     READER_ATTENTION, /* the attention word in the reader's notification page says whether to ring (base/notify.h) */
+    /* The reader does not look at the ring: the writer that resets the word marks the ring in that page, then it does as
+     * with READER_ATTENTION. So who sleeps with many rings looks at few of them when it wakes. */
+    READER_LISTED,
 };
 
 /* Words of different writers or purposes are in different lines, so that polling one does not delay another. */
@@ -64,6 +67,8 @@ struct ring_control {
     /* enum reader_sleeps. Set by the reader before it stops polling (ring_arm_reader()); the writer that resets it to
      * 0 rings (lane_ring()). A full fence on both sides. */
     _Atomic uint32_t reader_sleeps cache_aligned;
+    /* Written by the reader before READER_LISTED: the bit in notify_page.marks. */
+    _Atomic uint32_t listed_as;
     /* Set by the writer when the ring is full and it sleeps (ring_arm_writer()); the reader that resets it to 0 after
      * moving `consumed` rings (ring_take_writer_waits()). A full fence on both sides. */
     _Atomic uint32_t writer_waits cache_aligned;

@@ -536,6 +536,13 @@ struct link *local_link_of_serial(uint64_t serial)
     return link && link->serial == serial && link_is_up(link) ? link : NULL;
 }
 
+struct link *link_at(unsigned index)
+{
+    struct link *link = atomic_load_explicit(&links[index], memory_order_acquire);
+
+    return link && link_is_up(link) ? link : NULL;
+}
+
 int link_peer_segment(const struct link *link)
 {
     return link->peer_segment;

@@ -124,6 +124,8 @@ void link_remove(struct link *link, bool drain, const char *why);
 void link_declare_broken(struct link *link, const char *what);
 /* Removes the links that were declared broken. Helper thread. */
 void link_remove_broken(void);
+/* The link with this index; NULL: none, or it is not up. In a rundown section. */
+struct link *link_at(unsigned index);
 /* The first installed link to that process, NULL if there is none. uid: if the identity is 0. Helper thread. */
 struct link *link_find(const uint8_t *instance, uint64_t identity, uid_t uid);
 /* The primary link to a process of this identity, NULL if there is none. Without pidfs the number may have been reused

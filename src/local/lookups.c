@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/lock.h"
 #include "local/handshake.h"
@@ -69,10 +70,14 @@ void lookup_finish(uint32_t block, struct link *link)
 
 static void begin_fresh(void)
 {
+    /* Of processes that start together each begins with others: no owner has all of them before its door at once. */
+    unsigned first = (uint32_t)getpid() * 2654435761u % (BLOCKS / 64);
+
     atomic_store_explicit(&fresh_any, false, memory_order_relaxed);
     /* Ensure that a bit set after this scan finds fresh_any false and sets it. Partner: lookup_block(). */
     atomic_thread_fence(memory_order_seq_cst);
-    for (unsigned i = 0; i < BLOCKS / 64; i++) {
+    for (unsigned step = 0; step < BLOCKS / 64; step++) {
+        unsigned i = (first + step) % (BLOCKS / 64);
         uint64_t bits = atomic_load_explicit(&fresh[i], memory_order_acquire);
 
         for (unsigned bit = 0; bit < 64 && bits >> bit; bit++) {

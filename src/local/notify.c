@@ -24,6 +24,8 @@
  * is rung. */
 #define PEER_CHANNELS_MAX 64u
 
+_Static_assert(LINKS_MAX <= NOTIFY_LINKS, "a bit for each link");
+
 struct notify_peer {
     struct notify_page *page;
     struct {
@@ -35,7 +37,7 @@ struct notify_peer {
 /* For changes of own, own_fd, last_serial and their contents. Senders on the link to ourselves read
  * own->channels[] without it, checked by `serial`. */
 static struct lock start_lock = LOCK_INIT;
-static _Atomic(struct notify_page *) own_page;
+_Atomic(struct notify_page *) notify_own_page;
 static struct notify_peer *own; /* own page and channels; link.peer of the link to ourselves */
 static int own_fd = -1;
 static uint32_t last_serial;
@@ -44,7 +46,7 @@ static _Atomic bool helper_sleeps;
 
 static struct notify_page *page_of_ours(void)
 {
-    return atomic_load_explicit(&own_page, memory_order_acquire);
+    return atomic_load_explicit(&notify_own_page, memory_order_acquire);
 }
 
 /* --- our page ------------------------------------------------------------------------------------------- */
@@ -74,7 +76,7 @@ static int make_page(void)
     }
     own_fd = fd;
     own->page = page;
-    atomic_store_explicit(&own_page, page, memory_order_release);
+    atomic_store_explicit(&notify_own_page, page, memory_order_release);
     return 0;
 }
 
@@ -198,6 +200,24 @@ void local_offer_channel(struct link *link, unsigned number)
 }
 
 /* --- our attention -------------------------------------------------------------------------------------- */
+
+void notify_take_marks(void (*visit)(unsigned index))
+{
+    struct notify_page *page = page_of_ours();
+
+    atomic_store_explicit(&page->marked, 0, memory_order_relaxed);
+    /* A writer that sets a bit behind this look sets `marked` again. Partner: mark(). */
+    atomic_thread_fence(memory_order_seq_cst);
+    for (unsigned i = 0; i < array_size(page->marks); i++) {
+        uint64_t bits = atomic_load_explicit(&page->marks[i], memory_order_relaxed);
+
+        if (likely(!bits))
+            continue;
+        bits = atomic_exchange_explicit(&page->marks[i], 0, memory_order_acquire);
+        for (; bits; bits &= bits - 1)
+            visit(i * 64 + (unsigned)__builtin_ctzll(bits));
+    }
+}
 
 bool notify_reads_attention(const struct lane *lane)
 {
@@ -407,6 +427,18 @@ static bool ring_channel(struct notify_peer *peer, struct lane *lane)
     return true;
 }
 
+/* Tells the owner of the page to look at the lane. The fence orders it before the look at the attention word; partner:
+ * notify_set_attention(). */
+static void mark(struct notify_page *page, const struct lane *lane)
+{
+    uint32_t bit =
+        atomic_load_explicit(&lane->writer.control->listed_as, memory_order_relaxed) % NOTIFY_LINKS;
+
+    atomic_fetch_or_explicit(&page->marks[bit / 64], 1ull << (bit % 64), memory_order_release);
+    atomic_store_explicit(&page->marked, 1, memory_order_release);
+    atomic_thread_fence(memory_order_seq_cst);
+}
+
 /* Rings before it changes the attention word: a writer that is stopped in between must not keep others from
  * ringing. */
 void notify_wake(struct lane *lane, uint32_t sleeps)
@@ -414,6 +446,12 @@ void notify_wake(struct lane *lane, uint32_t sleeps)
     struct notify_peer *peer = atomic_load_explicit(&lane->link->peer, memory_order_acquire);
     uint64_t attention, next = ATTENTION_AWAKE;
 
+    if (sleeps == READER_LISTED && peer) {
+        if (atomic_exchange_explicit(&lane->writer.control->reader_sleeps, 0, memory_order_acquire) ==
+            READER_LISTED)
+            mark(peer->page, lane);
+        sleeps = READER_ATTENTION;
+    }
     if (sleeps != READER_ATTENTION || !peer) {
         if (atomic_exchange_explicit(&lane->writer.control->reader_sleeps, 0, memory_order_relaxed) != 0)
             link_ring(lane->link, LINK_RINGS);
@@ -462,7 +500,8 @@ void notify_full(struct lane *lane)
 void notify_after_fork_in_child(void)
 {
     lock_init(&start_lock);
-    atomic_store_explicit(&own_page, NULL, memory_order_relaxed); /* is not in the child (MADV_DONTFORK) */
+    atomic_store_explicit(&notify_own_page, NULL,
+                          memory_order_relaxed); /* is not in the child (MADV_DONTFORK) */
     free(own);
     own = NULL;
     own_fd = -1;

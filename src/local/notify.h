@@ -55,6 +55,17 @@ bool notify_sleeps(const struct link *link);
 /* True if the writer of this lane reads our attention word; the lane may then stay in hot[] while this process
  * sleeps. */
 bool notify_reads_attention(const struct lane *lane);
+/* Our page; NULL: there is none yet. */
+extern _Atomic(struct notify_page *) notify_own_page;
+/* Have writers marked rings that this process does not look at? Partner: the release in mark(). */
+static inline bool notify_has_marks(void)
+{
+    struct notify_page *page = atomic_load_explicit(&notify_own_page, memory_order_acquire);
+
+    return page && unlikely(atomic_load_explicit(&page->marked, memory_order_acquire) != 0);
+}
+/* Takes the marks: visit() gets the index of each link. Any thread. */
+void notify_take_marks(void (*visit)(unsigned index));
 /* Sets our attention word; a full fence follows. DOZES becomes ASLEEP if the helper thread sleeps. No effect without
  * a page. */
 void notify_set_attention(enum attention wanted);

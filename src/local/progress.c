@@ -5,7 +5,8 @@
  * replaces a removed lane by the last one; so a walker at worst misses one lane once or visits one twice. Before a
  * lane leaves hot[], its reader asks the writer to ring (reader_sleeps) and checks that the ring is empty. A lane
  * whose writer reads our attention word (base/notify.h) stays in hot[] while this process sleeps; so any thread that
- * is woken finds the record.
+ * is woken finds the record. Beyond HOT_ASLEEP of them lanes leave hot[], and their writers mark them in our
+ * notification page: who is woken takes the marks first, and does not look at hundreds of empty rings.
  *
  * A lane whose ring to the peer is full is on the list of blocked lanes until a polling thread finds
  * space. From a local_prepare_sleep() that succeeds until the next local_dispatch() (`asleep`), the peer
@@ -23,6 +24,7 @@
 #include "local/start.h"
 
 #define HOT_MAX           (LINKS_MAX * LOCAL_LANES)
+#define HOT_ASLEEP        8u
 #define SWEEP_EVERY       1024 /* calls of local_poll() by one thread */
 #define SWEEPS_UNTIL_COLD 16
 #define WRITABLE_BATCH    16
@@ -246,8 +248,8 @@ static void remove_hot(struct lane *lane)
         lane_ring(lane);
 }
 
-/* Asks the writer to ring. False, without effect: the lane may have a record, or another thread is reading it. Under
- * hot_lock. */
+/* Asks the writer to ring, or to mark the lane. False, without effect: the lane may have a record, or another thread is
+ * reading it. Under hot_lock. */
 static bool cool(struct lane *lane)
 {
     enum reader_sleeps before;
@@ -257,7 +259,14 @@ static bool cool(struct lane *lane)
         return false;
     publish_and_ring(lane, true);
     before = reader_sleeps(lane) == READER_ATTENTION ? READER_ATTENTION : READER_POLLS;
-    ring_arm_reader(lane->reader.control);
+    if (notify_reads_attention(lane)) {
+        atomic_store_explicit(&lane->reader.control->listed_as, lane->link->index, memory_order_relaxed);
+        /* Release: the writer that sees it knows the bit. Partner: notify_wake(). */
+        atomic_store_explicit(&lane->reader.control->reader_sleeps, READER_LISTED, memory_order_release);
+        atomic_thread_fence(memory_order_seq_cst); /* partner: lane_ring() */
+    } else {
+        ring_arm_reader(lane->reader.control);
+    }
     empty = looks_empty(lane);
     if (!empty)
         set_reader_sleeps(lane, before);
@@ -481,10 +490,20 @@ static unsigned cold_path notify_writable(bool *ret_uncertain)
 
 /* --- local_poll ----------------------------------------------------------------------------------------- */
 
+static void heat_marked(unsigned index)
+{
+    struct link *link = link_at(index);
+
+    if (link)
+        (void)progress_rung(link, false);
+}
+
 bool local_has_packets(void)
 {
     const unsigned count = atomic_load_explicit(&hot_count, memory_order_acquire);
 
+    if (notify_has_marks())
+        return true;
     for (unsigned i = 0; i < count; i++) {
         struct lane *lane = atomic_load_explicit(&hot[i], memory_order_acquire);
 
@@ -505,9 +524,11 @@ bool local_poll_is_idle(void)
 
 unsigned local_poll(unsigned budget)
 {
-    const unsigned count = atomic_load_explicit(&hot_count, memory_order_acquire);
-    unsigned taken = 0;
+    unsigned taken = 0, count;
 
+    if (notify_has_marks())
+        notify_take_marks(heat_marked);
+    count = atomic_load_explicit(&hot_count, memory_order_acquire);
     for (unsigned i = 0; i < count; i++) {
         struct lane *lane = atomic_load_explicit(&hot[i], memory_order_acquire);
 
@@ -549,18 +570,24 @@ static void arm_blocked(void)
  * will ring; false: a lane has a record, and all stay hot. */
 static bool cool_all(enum attention attention)
 {
-    bool all = true;
-    unsigned count;
+    bool all;
 
     lock_acquire(&hot_lock);
     notify_set_attention(attention);
-    count = atomic_load_explicit(&hot_count, memory_order_relaxed);
-    for (unsigned i = 0; i < count && all; i++) {
+    all = !notify_has_marks();
+    for (unsigned i = atomic_load_explicit(&hot_count, memory_order_relaxed); i-- > 0 && all;) {
         struct lane *lane = atomic_load_explicit(&hot[i], memory_order_relaxed);
 
-        all = notify_reads_attention(lane) ? is_quiet(lane) : cool(lane);
+        if (i >= HOT_ASLEEP && notify_reads_attention(lane) &&
+            !atomic_load_explicit(&lane->ring_due, memory_order_relaxed)) {
+            all = cool(lane);
+            if (all)
+                remove_hot(lane);
+        } else {
+            all = notify_reads_attention(lane) ? is_quiet(lane) : cool(lane);
+        }
     }
-    for (unsigned i = count; i-- > 0;) {
+    for (unsigned i = atomic_load_explicit(&hot_count, memory_order_relaxed); i-- > 0;) {
         struct lane *lane = atomic_load_explicit(&hot[i], memory_order_relaxed);
 
         if (reader_sleeps(lane) == READER_ATTENTION)

@@ -57,11 +57,14 @@ struct traffic_record {
     struct traffic_count executed[TRAFFIC_KINDS];                /* the peer's, by packets */
     /* On the network, also acknowledgements and what is sent again. On one host a message is no packet. */
     uint64_t packets_sent, packets_received;
-    uint64_t latency_ns;               /* sum of the latencies that the buckets count */
+    uint64_t latency_ns; /* sum of the latencies that the buckets count */
+    uint64_t rnr_naks_sent;
+};
+
+/* The part of it that few QPs need (struct qp_rare in transport/qp.h). */
+struct traffic_rare {
     uint64_t latency[LATENCY_BUCKETS]; /* from post to completion, of some requests (object/qp/traffic.c) */
     uint32_t failed[TRAFFIC_STATUSES]; /* completions, of sends and receives, by enum ibv_wc_status */
-    uint64_t rnr_naks_sent;
-    uint64_t reserved;
 };
 
 /* The store is atomic so that the compiler does not join both into one addition of vectors, which takes longer. */
@@ -81,6 +84,7 @@ struct retry_record {
 struct traffic_sum {
     uint64_t packets_sent, packets_received; /* a message that met no network is one */
     struct traffic_record traffic;
+    struct traffic_rare rare;
     struct retry_record retries;
 };
 
@@ -120,9 +124,9 @@ static inline void traffic_sum_add(struct traffic_sum *sum, const struct traffic
     counter_add(&traffic->packets_received, from->traffic.packets_received);
     counter_add(&traffic->latency_ns, from->traffic.latency_ns);
     for (unsigned i = 0; i < LATENCY_BUCKETS; i++)
-        counter_add(&traffic->latency[i], from->traffic.latency[i]);
+        counter_add(&sum->rare.latency[i], from->rare.latency[i]);
     for (unsigned i = 0; i < TRAFFIC_STATUSES; i++)
-        traffic->failed[i] += from->traffic.failed[i];
+        sum->rare.failed[i] += from->rare.failed[i];
     counter_add(&traffic->rnr_naks_sent, from->traffic.rnr_naks_sent);
     counter_add(&retries->retransmissions, from->retries.retransmissions);
     counter_add(&retries->sequence_naks, from->retries.sequence_naks);

@@ -111,7 +111,7 @@ int arena_init(struct arena *arena, uint64_t size)
         words += lay_out(&arena->order[i], 1ull << (arena->top - i), (uint64_t *)arena->maps + words);
     for (unsigned i = 0; i < ARENA_PIECE_ORDERS; i++)
         words += lay_out(&arena->room[i], arena->shared_pages, (uint64_t *)arena->maps + words);
-    arena->taken = (uint16_t *)((uint64_t *)arena->maps + words);
+    arena->taken = (uint64_t *)arena->maps + words;
     mark_free(&arena->order[arena->top], 0);
     return 0;
 }
@@ -146,13 +146,13 @@ static int64_t take_pages(struct arena *arena, size_t size)
 
 /* --- pieces of a page ----------------------------------------------------------------------------------- */
 
-static uint16_t pieces_mask(unsigned order, unsigned first)
+static uint64_t pieces_mask(unsigned order, unsigned first)
 {
-    return (uint16_t)(((1u << (1u << order)) - 1) << first);
+    return ((1ull << (1u << order)) - 1) << first;
 }
 
 /* The first of free pieces for an extent of this order; ARENA_PIECES: there are none. */
-static unsigned free_pieces(uint16_t taken, unsigned order)
+static unsigned free_pieces(uint64_t taken, unsigned order)
 {
     unsigned first = 0;
 
@@ -162,7 +162,7 @@ static unsigned free_pieces(uint16_t taken, unsigned order)
 }
 
 /* Changes which pieces of the page are taken. A page without any is not shared, and has room for nobody. */
-static void set_pieces(struct arena *arena, uint64_t page, uint16_t taken)
+static void set_pieces(struct arena *arena, uint64_t page, uint64_t taken)
 {
     arena->taken[page] = taken;
     for (unsigned order = 0; order < ARENA_PIECE_ORDERS; order++) {
@@ -206,7 +206,7 @@ bool arena_return_piece(struct arena *arena, uint64_t offset, size_t size)
     uint64_t page = offset >> ARENA_UNIT_SHIFT;
     unsigned first = (unsigned)(offset % ARENA_UNIT / ARENA_PIECE);
 
-    set_pieces(arena, page, arena->taken[page] & (uint16_t)~pieces_mask(piece_order(size), first));
+    set_pieces(arena, page, arena->taken[page] & ~pieces_mask(piece_order(size), first));
     return !arena->taken[page];
 }
 

@@ -17,9 +17,9 @@
 #define ARENA_ORDERS     26
 #define ARENA_LEVELS     5 /* 64^5 > 2^25 units */
 
-#define ARENA_PIECE        ((size_t)256) /* the smallest extent */
-#define ARENA_PIECES       16            /* of a page */
-#define ARENA_PIECE_ORDERS 4             /* extents of 1, 2, 4 and 8 pieces */
+#define ARENA_PIECE        ((size_t)64) /* the smallest extent: a cache line */
+#define ARENA_PIECES       64           /* of a page */
+#define ARENA_PIECE_ORDERS 6            /* extents of 1, 2, 4 to 32 pieces */
 #define ARENA_SHARED_PAGES (1u << 20)
 
 /* The free extents of one size. Bit i of level 0: extent i is free. Bit i of level n + 1: word i of level n
@@ -33,7 +33,7 @@ struct arena {
     unsigned top; /* the arena is one extent of this order */
     struct arena_order order[ARENA_ORDERS];
     struct arena_order room[ARENA_PIECE_ORDERS]; /* by page: does a shared one have such an extent? */
-    uint16_t *taken;                             /* by page: pieces; 0: the page is not shared */
+    uint64_t *taken;                             /* by page: pieces; 0: the page is not shared */
     uint64_t shared_pages;                       /* pages from here on are never shared */
     void *maps;
     size_t maps_size;

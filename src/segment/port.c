@@ -30,7 +30,7 @@ static struct port_record *find(const char *device)
     return record;
 }
 
-void port_retire_qp(const char *device, struct qp_record *qp)
+void port_retire_qp(const char *device, struct qp_record *qp, const struct qp_rare *rare)
 {
     struct segment_header *header = segment_header();
     struct port_record *port;
@@ -45,7 +45,7 @@ void port_retire_qp(const char *device, struct qp_record *qp)
     atomic_store_explicit(&qp->qpn, 0, memory_order_relaxed);
     if (device) {
         port = find(device);
-        qp_sum(qp, &sum);
+        qp_sum(qp, rare, &sum);
         port->qps++;
         traffic_sum_add(&port->sum, &sum);
     }

@@ -40,7 +40,7 @@ static struct {
     uint64_t arena_open; /* accessible so far */
     bool watched;        /* header.watched */
     struct arena arena;
-    struct segment_table keys, mapped, directs, qps, cqs, srqs, pds, wqs, ind_tables, items, ids,
+    struct segment_table keys, mapped, directs, qps, qp_rares, cqs, srqs, pds, wqs, ind_tables, items, ids,
         key_provenance, stacks, modules, misuses, refusals, ports;
 } segment = {.part = {{.fd = -1}, {.fd = -1}}};
 
@@ -73,6 +73,7 @@ static uint64_t place_tables(void)
     place(&segment.refusals, &offset, sizeof(struct refused_record), SEGMENT_REFUSALS);
     place(&segment.ports, &offset, sizeof(struct port_record), SEGMENT_PORTS);
     place(&segment.qps, &offset, sizeof(struct qp_record), LIMIT_QP);
+    place(&segment.qp_rares, &offset, sizeof(struct qp_rare), LIMIT_QP);
     return (offset + (2u << 20) - 1) & ~(uint64_t)((2u << 20) - 1);
 }
 
@@ -171,6 +172,7 @@ static void fill_header(struct segment_header *header)
     header->mapped = segment.mapped;
     header->directs = segment.directs;
     header->qps = segment.qps;
+    header->qp_rares = segment.qp_rares;
     header->cqs = segment.cqs;
     header->srqs = segment.srqs;
     header->pds = segment.pds;
@@ -194,24 +196,35 @@ static void fill_header(struct segment_header *header)
     __atomic_store_n(&header->magic, SEGMENT_MAGIC, __ATOMIC_RELEASE);
 }
 
-/* Where the accessible part of the tables ends. */
-static uint64_t tables_end(const char *base)
+/* Where the accessible parts of the two tables end that grow, which are the last ones. */
+static uint64_t qps_end(uint32_t count)
 {
-    const struct segment_header *header = (const struct segment_header *)base;
+    return segment.qps.offset + (uint64_t)count * sizeof(struct qp_record);
+}
 
-    return segment.qps.offset +
-           (uint64_t)atomic_load_explicit(&header->qps_open, memory_order_relaxed) * sizeof(struct qp_record);
+static uint64_t rares_end(uint32_t count)
+{
+    return segment.qp_rares.offset + (uint64_t)count * sizeof(struct qp_rare);
+}
+
+static uint32_t qps_open(const char *base)
+{
+    return atomic_load_explicit(&((const struct segment_header *)base)->qps_open, memory_order_relaxed);
 }
 
 /* The new part is accessible when header.qps_open says so. */
 static int open_qps(char *base, uint32_t count)
 {
     struct segment_header *header = (struct segment_header *)base;
-    uint64_t before = tables_end(base), end = segment.qps.offset + (uint64_t)count * sizeof(struct qp_record);
-    int error = sys_mprotect(base + before, end - before, PROT_READ | PROT_WRITE);
+    uint32_t open = qps_open(base);
+    int error = sys_mprotect(base + qps_end(open), qps_end(count) - qps_end(open), PROT_READ | PROT_WRITE);
 
-    _Static_assert(LIMIT_QP % QPS_STEP == 0 && QPS_STEP * sizeof(struct qp_record) % ARENA_UNIT == 0,
+    _Static_assert(LIMIT_QP % QPS_STEP == 0 && QPS_STEP * sizeof(struct qp_record) % ARENA_UNIT == 0 &&
+                       QPS_STEP * sizeof(struct qp_rare) % ARENA_UNIT == 0,
                    "whole pages");
+    if (!error)
+        error =
+            sys_mprotect(base + rares_end(open), rares_end(count) - rares_end(open), PROT_READ | PROT_WRITE);
     if (!error)
         atomic_store_explicit(&header->qps_open, count, memory_order_release);
     return error;
@@ -382,6 +395,11 @@ struct qp_record *segment_qp(uint32_t slot)
     return (struct qp_record *)segment_at(segment.qps.offset) + slot;
 }
 
+struct qp_rare *segment_qp_rare(uint32_t slot)
+{
+    return (struct qp_rare *)segment_at(segment.qp_rares.offset) + slot;
+}
+
 struct cq_record *segment_cq(uint32_t number)
 {
     return (struct cq_record *)segment_at(segment.cqs.offset) + number;
@@ -507,13 +525,13 @@ void segment_release(uint64_t offset, size_t size)
         release_pages(offset / ARENA_UNIT * ARENA_UNIT, ARENA_UNIT);
 }
 
-/* Maps the first `size` bytes of the part, at their address, as private memory. */
-static void make_private(enum segment_part part, char *at, uint64_t size)
+/* Maps `size` bytes of the part, at their address, as private memory. */
+static void make_private(enum segment_part part, uint64_t offset, char *at, uint64_t size)
 {
     int error = 0;
 
     if (!size || sys_mmap(at, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE,
-                          segment_fd_intact(part), 0, &error))
+                          segment_fd_intact(part), (off_t)offset, &error))
         return;
     log_error(
         "fork: cannot give the child its own copy of the published segment (memory that peers and softhca "
@@ -533,12 +551,14 @@ void segment_after_fork_in_child(void)
         char *arena = base + segment.arena_offset;
         uint64_t used = segment.arena.high_water, rest = segment.arena_size - used;
 
-        uint64_t end = tables_end(base);
+        uint64_t rares = segment.qp_rares.offset, end = qps_end(qps_open(base)),
+                 size = rares_end(qps_open(base)) - rares;
 
-        make_private(SEGMENT_TABLES, base, end);
+        make_private(SEGMENT_TABLES, 0, base, end);
         sys_mmap(base + end, segment.arena_offset - end, PROT_NONE,
                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0, NULL);
-        make_private(SEGMENT_QUEUES, arena, used);
+        make_private(SEGMENT_TABLES, rares, base + rares, size);
+        make_private(SEGMENT_QUEUES, 0, arena, used);
         if (rest)
             sys_mmap(arena + used, rest, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE,
                      -1, 0, NULL);

@@ -21,10 +21,10 @@
  *   misuses          SEGMENT_MISUSES x struct misuse_record: calls with what was destroyed
  *   refusals         SEGMENT_REFUSALS x struct refused_record: calls that were refused
  *   ports            SEGMENT_PORTS x struct port_record: counters of destroyed QPs, by device
- *   QP records       LIMIT_QP  x struct qp_record, of which the owner can access the first qps_open
- *                    (end of the first file, which is as long as arena_offset says)
+ *   QP records       LIMIT_QP  x struct qp_record, then as many struct qp_rare; the owner can access the first
+ *                    qps_open of each (end of the first file, which is as long as arena_offset says)
  *   arena            queues (send, receive, completion, responder resources), in power of two extents of
- *                    at least 4 KiB (the second file)
+ *                    at least 64 bytes (the second file)
  *
  * A page takes memory when it is first touched; freed extents of the arena are punched out. The first file is
  * sealed against new writable mappings and write(2) (F_SEAL_FUTURE_WRITE), so that nobody who gets a descriptor of
@@ -116,12 +116,13 @@ struct segment_header {
     /* Odd while the counters of a QP move from its record to that of its port. A sum over both that saw it even, and
      * the same afterwards, has each QP once (port_retire_qp() in segment/port.c). */
     _Atomic uint32_t ports_generation;
-    struct segment_table keys, qps, cqs, srqs, pds, wqs, ind_tables, items, ids, key_provenance, stacks,
-        modules, misuses, refusals, ports;
+    struct segment_table keys, qps, qp_rares, cqs, srqs, pds, wqs, ind_tables, items, ids, key_provenance,
+        stacks, modules, misuses, refusals, ports;
     uint64_t arena_offset, arena_size;
     /* For peers that execute requests themselves (docs/mapped.md): */
     struct segment_table mapped, directs;
-    _Atomic uint32_t qps_open;     /* QP records from here on were never used; only grows, in large steps */
+    _Atomic uint32_t
+        qps_open; /* QP records, and what they rarely need, from here on were never used; only grows, in large steps */
     _Atomic uint32_t directs_used; /* direct records from this slot on were never used; only grows */
     _Atomic int32_t files_thread;  /* thread id; 0: files[] unset. Release; acquire in direct/peer_files.c */
     struct file_record files[SEGMENT_FILES];
@@ -170,11 +171,11 @@ struct direct_record {
     uint32_t pd, access; /* PD number; enum ibv_access_flags that the QP allows its peer */
     uint32_t ifindex;    /* network interface of the QP's device */
     uint32_t rq_psn;     /* the attribute, as set in RTR */
-    uint32_t path_mtu;   /* enum ibv_mtu */
-    uint32_t granted;    /* max_dest_rd_atomic */
-    uint32_t reserved[7];
+    uint8_t path_mtu;    /* enum ibv_mtu */
+    uint8_t granted;     /* max_dest_rd_atomic */
+    uint16_t reserved;
 };
-_Static_assert(sizeof(struct direct_record) == 64, "one cache line");
+_Static_assert(sizeof(struct direct_record) == 32, "two in a cache line: they are seldom written");
 
 /* The state word of a record. OBJECT_FREE: the slot is unused, other fields are stale. OBJECT_ALIVE is stored
  * with release order after the other fields. OBJECT_DESTROYING: the destroy verb waits for acknowledgements
@@ -427,6 +428,7 @@ void segment_tie_to_thread(void);
 /* Makes the record accessible, before its first use. 0 or -errno. */
 int segment_open_qp(uint32_t slot);
 struct qp_record *segment_qp(uint32_t slot);
+struct qp_rare *segment_qp_rare(uint32_t slot);
 struct cq_record *segment_cq(uint32_t number);
 struct srq_record *segment_srq(uint32_t number);
 struct pd_record *segment_pd(uint32_t number);
@@ -441,7 +443,7 @@ struct misuse_record *segment_misuse(uint32_t number);
 struct refused_record *segment_refused(uint32_t number);
 struct port_record *segment_port(uint32_t number);
 
-/* The offset of zeroed queue memory, aligned to 256 bytes, and from 4 KiB on to 4 KiB; 0: -ENOMEM (offset 0 is the
+/* The offset of zeroed queue memory, aligned to 64 bytes, and from 4 KiB on to 4 KiB; 0: -ENOMEM (offset 0 is the
  * header). */
 uint64_t segment_allocate(size_t size);
 void segment_release(uint64_t offset, size_t size);

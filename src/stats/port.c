@@ -127,7 +127,7 @@ void stats_port_values(const struct traffic_sum *sum, struct stats_values *ret)
     for (unsigned kind = TRAFFIC_WRITE; kind <= TRAFFIC_ATOMIC_WRITE; kind++)
         counter_add(kind == TRAFFIC_READ ? &flow.bytes_out : &flow.bytes_in, direct[kind].bytes);
     for (unsigned i = 1; i < TRAFFIC_STATUSES; i++)
-        errors += traffic->failed[i];
+        errors += sum->rare.failed[i];
     value[PORT_XMIT_DATA] = flow.bytes_out / 4;
     value[PORT_RCV_DATA] = flow.bytes_in / 4;
     value[PORT_XMIT_PACKETS] = value[UNICAST_XMIT_PACKETS] = sum->packets_sent;
@@ -150,12 +150,12 @@ void stats_port_values(const struct traffic_sum *sum, struct stats_values *ret)
     value[HW_DUPLICATE_REQUEST] = sum->retries.duplicates;
     value[HW_OUT_OF_BUFFER] = traffic->rnr_naks_sent;
     value[HW_RNR_NAK_RECEIVED] = sum->retries.rnr_naks;
-    value[HW_RNR_NAK_RETRY_ERR] = traffic->failed[IBV_WC_RNR_RETRY_EXC_ERR];
+    value[HW_RNR_NAK_RETRY_ERR] = sum->rare.failed[IBV_WC_RNR_RETRY_EXC_ERR];
     value[HW_LOCAL_ACK_TIMEOUT_ERR] = sum->retries.timeouts;
-    value[HW_RETRY_EXCEEDED_ERR] = traffic->failed[IBV_WC_RETRY_EXC_ERR];
+    value[HW_RETRY_EXCEEDED_ERR] = sum->rare.failed[IBV_WC_RETRY_EXC_ERR];
     value[HW_REQ_CQE_ERROR] = errors;
-    value[HW_REQ_CQE_FLUSH_ERROR] = traffic->failed[IBV_WC_WR_FLUSH_ERR];
-    value[HW_REQ_REMOTE_ACCESS_ERRORS] = traffic->failed[IBV_WC_REM_ACCESS_ERR];
-    value[HW_REQ_REMOTE_INVALID_REQUEST] = traffic->failed[IBV_WC_REM_INV_REQ_ERR];
+    value[HW_REQ_CQE_FLUSH_ERROR] = sum->rare.failed[IBV_WC_WR_FLUSH_ERR];
+    value[HW_REQ_REMOTE_ACCESS_ERRORS] = sum->rare.failed[IBV_WC_REM_ACCESS_ERR];
+    value[HW_REQ_REMOTE_INVALID_REQUEST] = sum->rare.failed[IBV_WC_REM_INV_REQ_ERR];
     value[HW_RP_CNP_HANDLED] = sum->retries.congestions;
 }

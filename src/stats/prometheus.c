@@ -125,11 +125,11 @@ static void failures(const struct crowd *crowd)
     family(crowd->text, "failed_completions_total", "counter", "Completions with an error, by status");
     FOR_EACH_PORT(crowd, process, port)
     for (unsigned status = 1; status < TRAFFIC_STATUSES; status++) {
-        if (!port->sum.traffic.failed[status])
+        if (!port->sum.rare.failed[status])
             continue;
         begin(crowd->text, "failed_completions_total", process, port);
         add_label(crowd->text, "status", name_status(status));
-        end(crowd->text, port->sum.traffic.failed[status]);
+        end(crowd->text, port->sum.rare.failed[status]);
     }
 }
 
@@ -141,7 +141,7 @@ static void latencies(const struct crowd *crowd)
            "Time from post to completion, of the requests that were measured");
     FOR_EACH_PORT(crowd, process, port)
     {
-        const struct traffic_record *traffic = &port->sum.traffic;
+        const struct traffic_rare *traffic = &port->sum.rare;
         uint64_t sum = 0;
 
         for (unsigned i = 0; i < LATENCY_BUCKETS; i++) {
@@ -154,7 +154,7 @@ static void latencies(const struct crowd *crowd)
             end(crowd->text, sum);
         }
         begin(crowd->text, "completion_latency_seconds_sum", process, port);
-        add(crowd->text, "} %.9f\n", (double)traffic->latency_ns / (double)NS_PER_S);
+        add(crowd->text, "} %.9f\n", (double)port->sum.traffic.latency_ns / (double)NS_PER_S);
         begin(crowd->text, "completion_latency_seconds_count", process, port);
         end(crowd->text, sum);
     }

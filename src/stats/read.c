@@ -32,7 +32,7 @@ struct stats_flow stats_flow(const struct traffic_record *traffic)
     return flow;
 }
 
-uint64_t stats_latency_count(const struct traffic_record *traffic)
+uint64_t stats_latency_count(const struct traffic_rare *traffic)
 {
     uint64_t count = 0;
 
@@ -41,7 +41,7 @@ uint64_t stats_latency_count(const struct traffic_record *traffic)
     return count;
 }
 
-uint64_t stats_latency(const struct traffic_record *traffic, unsigned of_1000)
+uint64_t stats_latency(const struct traffic_rare *traffic, unsigned of_1000)
 {
     uint64_t count = stats_latency_count(traffic), seen = 0;
 
@@ -209,7 +209,7 @@ static bool add_qp(const struct view *view, const struct object *object, void *a
     if (!qp->qpn || qp->opened)
         return true;
     device_of(view, qp->context, device);
-    qp_sum(qp, &sum);
+    qp_sum(qp, &object->rare, &sum);
     port = port_of(process, device);
     port->qps++;
     traffic_sum_add(&port->sum, &sum);

@@ -81,8 +81,8 @@ void stats_free(struct stats_process *process);
 struct stats_flow stats_flow(const struct traffic_record *traffic);
 /* Upper end, in nanoseconds, of the bucket in which a part of the latencies lies (500 of 1000: the median); 0: none was
  * measured. */
-uint64_t stats_latency(const struct traffic_record *traffic, unsigned of_1000);
-uint64_t stats_latency_count(const struct traffic_record *traffic);
+uint64_t stats_latency(const struct traffic_rare *traffic, unsigned of_1000);
+uint64_t stats_latency_count(const struct traffic_rare *traffic);
 
 /* names.c */
 const char *stats_kind_name(enum traffic_kind kind); /* "send"; NULL: not shown */

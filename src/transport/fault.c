@@ -9,7 +9,7 @@
 /* NULL: the QP has failed already. */
 static struct fault_record *begin(struct transport_qp *qp, enum fault_side side, enum fault_cause cause)
 {
-    struct fault_record *fault = &qp->record->fault;
+    struct fault_record *fault = &qp_rare(qp)->fault;
 
     if (fault->ns)
         return NULL;
@@ -19,8 +19,8 @@ static struct fault_record *begin(struct transport_qp *qp, enum fault_side side,
 
 void fault_forget(struct transport_qp *qp)
 {
-    if (!qp->record->fault.ns)
-        qp->record->fault.cause = FAULT_NONE;
+    if (qp->record->has_rare && !qp->rare->fault.ns)
+        qp->rare->fault.cause = FAULT_NONE;
 }
 
 static uint8_t opcode_of(const struct packet *packet)
@@ -130,9 +130,8 @@ cold_path void fault_receive(struct transport_qp *qp, const struct packet *packe
     const struct recv_wqe *receive = qp->current_receive;
     struct fault_record *fault;
 
-    if (qp->record->fault.cause != FAULT_NONE &&
-        !qp->record->fault.ns) { /* WRITE with immediate: the access */
-        qp->record->fault.verdict = (uint8_t)verdict;
+    if (qp_fault_cause(qp) != FAULT_NONE && !qp->rare->fault.ns) { /* WRITE with immediate: the access */
+        qp->rare->fault.verdict = (uint8_t)verdict;
         return;
     }
     fault = begin(qp, FAULT_OF_RECEIVE, FAULT_UNSPECIFIED);

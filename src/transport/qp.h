@@ -186,13 +186,16 @@ struct qp_record {
     uint32_t pd;            /* numbers of the objects it uses; ~0: none */
     uint32_t send_depth, send_stride, max_send_sge, max_inline;
     struct sender sender; /* its first fields are in the cache line of the fields above */
-    struct traffic_record traffic cache_aligned; /* near to that line, because each request counts there */
     uint32_t send_cq, recv_cq, srq, context;
-    uint32_t ind_table;        /* RSS */
-    uint32_t own_depth;        /* slots of the send queue for the adapter's own requests */
-    uint64_t send_offset;      /* of the send queue, in the segment */
-    uint64_t resources_offset; /* of the responder_resource array, in the segment */
+    uint32_t ind_table;                          /* RSS */
+    uint32_t own_depth;                          /* slots of the send queue for the adapter's own requests */
+    uint64_t send_offset;                        /* of the send queue, in the segment */
+    struct traffic_record traffic cache_aligned; /* near to that line, because each request counts there */
+    uint64_t resources_offset;                   /* of the responder_resource array, in the segment */
+    /* Latencies, as in struct traffic_rare; a count that would not fit is moved there. */
+    uint32_t latency[LATENCY_BUCKETS];
     uint32_t multicast_groups;
+    uint32_t has_rare; /* 1: there is something in its struct qp_rare */
     /* Number of the QP while its destroy waits for acknowledgements; qpn is 0 then. */
     _Atomic uint32_t destroying_qpn;
     struct qp_attributes attributes;
@@ -206,16 +209,22 @@ struct qp_record {
     struct path_record path;
     struct event_record events;
     struct provenance_record provenance;
-    struct fault_record fault;
-    struct failure_record failure;
     uint32_t unseen; /* watched: enum unseen */
     /* Injected faults: completions that are made to come late, and are not there yet; requests that get none if they
      * succeed. */
     uint32_t held_completions, withheld_completions;
-    struct drop_record drops[DROP_REASONS]; /* UD, RAW_PACKET; enum drop_reason */
 } cache_aligned;
 _Static_assert(offsetof(struct qp_record, sender.next_psn) == CACHE_LINE,
                "what a plain request needs is one cache line");
+
+/* What few QPs ever have: in a table of its own, whose pages exist once something is written there, which
+ * record.has_rare says; else it is not even read. Zero at first. */
+struct qp_rare {
+    struct fault_record fault;
+    struct failure_record failure;
+    struct drop_record drops[DROP_REASONS]; /* UD, RAW_PACKET; enum drop_reason */
+    struct traffic_rare traffic;
+};
 
 /* RC, and both ends of XRC. */
 static inline bool is_reliable(const struct qp_record *record)
@@ -229,7 +238,7 @@ static inline bool is_connected(const struct qp_record *record)
 }
 
 /* What a port counts for the QP. On one host a message is no packet, and is counted as one; a datagram always is one. */
-static inline void qp_sum(const struct qp_record *record, struct traffic_sum *ret)
+static inline void qp_sum(const struct qp_record *record, const struct qp_rare *rare, struct traffic_sum *ret)
 {
     const struct traffic_record *traffic = &record->traffic;
 
@@ -249,6 +258,10 @@ static inline void qp_sum(const struct qp_record *record, struct traffic_sum *re
                 .drops = record->responder.drops,
             },
     };
+    if (record->has_rare)
+        ret->rare = rare->traffic;
+    for (unsigned i = 0; i < LATENCY_BUCKETS; i++)
+        counter_add(&ret->rare.latency[i], record->latency[i]);
     if (is_connected(record) && record->path.kind == PATH_WIRE)
         return;
     ret->packets_sent = ret->packets_received = 0;
@@ -371,6 +384,7 @@ struct transport_qp {
     bool map_later;
     struct link_properties link;
     const struct transport_ports *ports;
+    struct qp_rare *rare;           /* of the record; written by qp_rare() */
     struct port_counters *counters; /* NULL: not counted */
     /* UD: copies of the payload of waiting datagrams, LIMIT_UD_PAYLOAD bytes each, at the WQE's counter & copies_mask.
      * Owned by the owner; NULL: ports->alloc_copies() was not called yet. */
@@ -398,6 +412,19 @@ struct transport_qp {
     /* Of the next requests, so many go as packets (ports->direct->goes_by_packets). */
     uint8_t unasked;
 };
+
+/* To write there. Lock held. */
+static inline struct qp_rare *qp_rare(struct transport_qp *qp)
+{
+    qp->record->has_rare = 1;
+    return qp->rare;
+}
+
+/* enum fault_cause of the QP. */
+static inline uint16_t qp_fault_cause(const struct transport_qp *qp)
+{
+    return unlikely(qp->record->has_rare) ? qp->rare->fault.cause : FAULT_NONE;
+}
 
 static inline struct send_wqe *send_wqe_at(const struct transport_qp *qp, uint32_t counter)
 {

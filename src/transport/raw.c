@@ -63,7 +63,7 @@ enum verdict raw_place(const struct transport_qp *qp, uint32_t pd, const struct 
 
 static cold_path void frame_dropped(struct transport_qp *qp, uint32_t length)
 {
-    struct drop_record *drop = &qp->record->drops[DROP_NO_RECEIVE];
+    struct drop_record *drop = &qp_rare(qp)->drops[DROP_NO_RECEIVE];
 
     drop->count++;
     drop->seen = length;

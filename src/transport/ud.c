@@ -210,7 +210,7 @@ static enum verdict place_datagram(struct transport_qp *qp, const struct recv_wq
 cold_path void datagram_dropped(struct transport_qp *qp, const struct packet *packet, enum drop_reason reason,
                                 uint32_t seen, uint32_t wanted)
 {
-    struct drop_record *drop = &qp->record->drops[reason];
+    struct drop_record *drop = &qp_rare(qp)->drops[reason];
 
     drop->count++;
     drop->seen = seen;

@@ -127,19 +127,20 @@ static enum fault_cause cause_of(const struct qp_record *record, enum ibv_wc_sta
     return FAULT_NONE;
 }
 
-static void keep(struct qp_record *record, const struct fault_record *found)
+/* note_failure() has set record->has_rare. */
+static void keep(struct watched_qp *qp, const struct fault_record *found)
 {
     if (found->cause == FAULT_NONE)
         return;
-    record->fault = *found;
-    __atomic_store_n(&record->fault.ns, sys_now(), __ATOMIC_RELEASE);
+    qp->rare->fault = *found;
+    __atomic_store_n(&qp->rare->fault.ns, sys_now(), __ATOMIC_RELEASE);
 }
 
 void cause_of_send(struct watched_qp *qp, const struct completion *completion,
                    const struct watched_send *send)
 {
     struct qp_record *record = qp->record;
-    const struct failure_record *failure = &record->failure;
+    const struct failure_record *failure = &qp->rare->failure;
     struct watched_rest *rest = send_rest(qp, send);
     uint32_t count = send->opcode & WATCHED_REST ? (uint32_t)rest->more_sges + 1 : 1;
     struct wqe_sge first = {send->address, send->length, send->lkey};
@@ -160,7 +161,7 @@ void cause_of_send(struct watched_qp *qp, const struct completion *completion,
             (uint16_t)cause_of(record, (enum ibv_wc_status)completion->status, failure->opcode, &found.value);
         record->path.kind = PATH_WIRE;
     }
-    keep(record, &found);
+    keep(qp, &found);
 }
 
 void cause_of_receive(struct watched_qp *qp, const struct completion *completion, const struct recv_wqe *wqe)
@@ -171,5 +172,5 @@ void cause_of_receive(struct watched_qp *qp, const struct completion *completion
         return;
     find_local_cause(&wqe->sge[0], &wqe->sge[1], min_of(wqe->num_sge, qp->receive.max_sge), pd_number(qp->pd),
                      IBV_ACCESS_LOCAL_WRITE, &found);
-    keep(qp->record, &found);
+    keep(qp, &found);
 }

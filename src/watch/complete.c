@@ -162,8 +162,9 @@ static cold_path void note_failure(struct watched_qp *qp, struct qp_record *reco
                                    const struct completion *completion, bool receive,
                                    struct watched_send *send)
 {
-    struct failure_record *failure = &record->failure;
+    struct failure_record *failure = &qp->rare->failure;
 
+    record->has_rare = 1;
     failure->wr_id = completion->wr_id;
     failure->status = completion->status;
     failure->vendor_err = completion->vendor_err;
@@ -214,7 +215,7 @@ static cold_path enum news note_completion(struct watched_cq *cq, const struct c
     }
     *ret_qp = qp;
     if (completion->status != IBV_WC_SUCCESS && completion->status != IBV_WC_WR_FLUSH_ERR &&
-        !record->failure.ns) {
+        !(record->has_rare && qp->rare->failure.ns)) {
         note_failure(qp, record, completion, receive, send);
         if (send)
             cause_of_send(qp, completion, send);
@@ -502,5 +503,6 @@ void work_forget(struct watched_qp *qp)
     __atomic_store_n(&record->sender.completed, record->sender.posted, __ATOMIC_RELEASE);
     atomic_store_explicit(&record->sender.retired, record->sender.posted, memory_order_relaxed);
     atomic_store_explicit(&record->receive.taken, record->receive.posted, memory_order_release);
-    record->failure.ns = record->fault.ns = 0;
+    if (record->has_rare)
+        qp->rare->failure.ns = qp->rare->fault.ns = 0;
 }

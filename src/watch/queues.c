@@ -178,6 +178,9 @@ struct watched_qp *watched_new_qp(struct ibv_qp *ibv, const struct watched_qp_at
     qp->post_send = qp->base.context->original.ops.post_send;
     qp->post_recv = qp->base.context->original.ops.post_recv;
     record = qp->record = segment_qp(slot);
+    qp->rare = segment_qp_rare(slot);
+    if (record->has_rare)
+        memset(qp->rare, 0, sizeof(*qp->rare));
     memset(record, 0, sizeof(*record));
     record->state = ibv->state;
     record->type = ibv->qp_type;

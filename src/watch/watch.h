@@ -120,6 +120,7 @@ struct watched_srq {
 struct watched_qp {
     struct watched base;
     struct qp_record *record;
+    struct qp_rare *rare; /* read and written only if record->has_rare */
     uint32_t qpn;
     uint32_t always;          /* IBV_SEND_SIGNALED with sq_sig_all */
     bool unsignaled_is_first; /* send.counted, and an unsignaled work request ends it */

@@ -343,6 +343,7 @@ static void set_up(void)
 static void begin_qp(void)
 {
     static struct qp_record record;
+    static struct qp_rare rare;
 
     memset(&record, 0, sizeof(record));
     memset(qp, 0, sizeof(struct qp) + sizeof(struct qp_route));
@@ -353,6 +354,7 @@ static void begin_qp(void)
     record.sender.unacked_psn = record.sender.next_psn = psn_make(9);
     qp->record = &record;
     qp->transport.record = &record;
+    qp->transport.rare = &rare;
     qp->ibv.qp_num = QPN;
     qp->transport.link.direct_up_to = 16u << 20;
     lock_init(&qp->lock);

@@ -344,6 +344,7 @@ void fuzz_qp_begin(struct fuzz_qp *qp, const uint8_t *data, size_t size)
     };
     qp->transport = (struct transport_qp){
         .record = &qp->record,
+        .rare = &qp->rare,
         .ports = &ports,
         .keys = keys,
         .send_queue = send_queue,

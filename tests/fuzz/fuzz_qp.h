@@ -24,6 +24,7 @@ enum fuzz_memory { MEMORY_ALL, MEMORY_READ_ONLY, MEMORY_LOCAL, MEMORY_FOREIGN, M
 struct fuzz_qp {
     struct transport_qp transport;
     struct qp_record record;
+    struct qp_rare rare;
     struct responder_resource resources[FUZZ_RESOURCES];
     struct fuzz_input input;
     unsigned char *memory[MEMORY_COUNT];

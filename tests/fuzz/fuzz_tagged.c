@@ -32,6 +32,7 @@
 
 static struct input input;
 static struct qp_record record;
+static struct qp_rare rare;
 static struct transport_qp qp;
 static struct responder_resource resources[RESOURCES];
 static struct key_table *keys;
@@ -281,6 +282,7 @@ static void set_up(void)
 static void start(void)
 {
     memset(&record, 0, sizeof(record));
+    memset(&rare, 0, sizeof(rare));
     memset(&qp, 0, sizeof(qp));
     memset(entries, 0, sizeof(entries));
     memset(uses, 0, sizeof(uses));
@@ -307,6 +309,7 @@ static void start(void)
                                                .retry_count = 2,
                                                .rnr_retry = 2};
     qp.record = &record;
+    qp.rare = &rare;
     qp.ports = &ports;
     qp.keys = keys;
     qp.send_queue = send_queue;

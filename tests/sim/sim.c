@@ -204,6 +204,7 @@ struct sim_qp *sim_qp(struct sim_node *node, enum ibv_qp_type type)
     };
     qp->transport = (struct transport_qp){
         .record = &qp->record,
+        .rare = &qp->rare,
         .ports = sim->link.properties.reference_mtu ? &sim_ports : &sim_wire_ports,
         .keys = node->keys,
         .send_queue = calloc(SIM_DEPTH, send_stride),

@@ -68,6 +68,7 @@ struct sim_receives {
 struct sim_qp {
     struct transport_qp transport;
     struct qp_record record;
+    struct qp_rare rare;
     struct sim_node *node;
     struct sim_receives *receives; /* own, or shared */
     struct sim_receives own;

@@ -105,7 +105,7 @@ static void ud_over_ipv6(struct sim *sim)
 static void assert_dropped(const struct sim_qp *qp, enum drop_reason reason, unsigned count, uint32_t seen,
                            uint32_t wanted)
 {
-    const struct drop_record *drop = &qp->record.drops[reason];
+    const struct drop_record *drop = &qp->rare.drops[reason];
 
     assert_int_equal(drop->count, count);
     assert_int_equal(drop->seen, seen);

@@ -151,6 +151,7 @@ struct fixture *fixture_make(void)
     end = 4096;
     fixture.keys = place(&header->keys, sizeof(struct key_entry), 8);
     fixture.qps = place(&header->qps, sizeof(struct qp_record), 4);
+    fixture.qp_rares = place(&header->qp_rares, sizeof(struct qp_rare), 4);
     fixture.cqs = place(&header->cqs, sizeof(struct cq_record), 4);
     fixture.srqs = place(&header->srqs, sizeof(struct srq_record), 4);
     fixture.pds = place(&header->pds, sizeof(struct pd_record), 4);

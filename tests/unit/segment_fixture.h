@@ -24,6 +24,7 @@ struct fixture {
     char *base;
     size_t size;
     struct segment_header *header;
+    struct qp_rare *qp_rares;
     struct qp_record *qps; /* 0: RC in RTS, 1: its peer */
     struct cq_record *cqs; /* 0: of both QPs, with channel 0; 1: nobody's */
     struct srq_record *srqs;

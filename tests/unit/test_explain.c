@@ -819,9 +819,10 @@ static bool drops_for_qkey(const struct view *view, struct out *to, enum object_
 
 static void datagrams_that_were_dropped(void **state)
 {
-    struct drop_record *drop = &f->qps[0].drops[DROP_QKEY];
+    struct drop_record *drop = &f->qp_rares[0].drops[DROP_QKEY];
 
     assert_null(said(drops_for_qkey, OBJECT_QP, 0));
+    f->qps[0].has_rare = 1;
     *drop = (struct drop_record){
         .count = 2, .ns = FIXTURE_AGO(400), .seen = 0x1234, .wanted = 0x5678, .src_qpn = 0x42};
     assert_contains(

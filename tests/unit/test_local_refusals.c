@@ -18,6 +18,7 @@ static _Atomic long refused_number = -1;
 static _Atomic unsigned refusals, calls, refused_call;
 static _Atomic bool counts;
 static int refused_error;
+static _Atomic unsigned refused_descriptors; /* of the next messages with descriptors */
 
 static long raw(long number, long a, long b, long c, long d, long e, long f)
 {
@@ -88,6 +89,11 @@ int setsockopt(int fd, int level, int option, const void *value, socklen_t lengt
 
 ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
 {
+    if (message->msg_controllen && atomic_load(&refused_descriptors)) {
+        atomic_fetch_sub(&refused_descriptors, 1);
+        errno = ETOOMANYREFS;
+        return -1;
+    }
     return is_refused(__func__) ? -1 : raw(SYS_sendmsg, fd, ADDRESS(message), flags, 0, 0, 0);
 }
 
@@ -248,11 +254,27 @@ static void test_a_link_comes_up_though_any_one_call_is_refused(void **state)
     }
 }
 
+static void asks_among_many(unsigned number)
+{
+    atomic_store(&refused_descriptors, 3);
+    asks_once(number);
+    CHECK(atomic_load(&refused_descriptors) == 0);
+}
+
+/* The kernel counts the descriptors that all processes of a user have sent and that are not received, against the
+ * RLIMIT_NOFILE of the one that sends. */
+static void test_a_link_comes_up_though_the_user_has_many_descriptors_under_way(void **state)
+{
+    board_clear();
+    RUN_SIDES(is_asked, asks_among_many);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_doorbell_that_the_kernel_does_not_take_is_rung_again),
         cmocka_unit_test(test_a_link_comes_up_though_any_one_call_is_refused),
+        cmocka_unit_test(test_a_link_comes_up_though_the_user_has_many_descriptors_under_way),
     };
 
     return run_local_tests("local_refusals", tests);

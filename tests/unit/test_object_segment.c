@@ -36,6 +36,7 @@ static void header_describes_the_segment(void **state)
     assert_string_not_equal(header->program, "");
     assert_true(lies_within(header, &header->keys, sizeof(struct key_entry), LIMIT_KEY_SLOTS));
     assert_true(lies_within(header, &header->qps, sizeof(struct qp_record), LIMIT_QP));
+    assert_true(lies_within(header, &header->qp_rares, sizeof(struct qp_rare), LIMIT_QP));
     assert_true(lies_within(header, &header->cqs, sizeof(struct cq_record), LIMIT_CQ));
     assert_true(lies_within(header, &header->srqs, sizeof(struct srq_record), LIMIT_SRQ));
     assert_true(lies_within(header, &header->pds, sizeof(struct pd_record), LIMIT_PD));
@@ -72,7 +73,33 @@ static void records_of_qps_open_when_they_are_used(void **state)
     assert_int_equal(segment_open_qp(LIMIT_QP - 1), 0);
     assert_int_equal(header->qps_open, LIMIT_QP);
     segment_qp(LIMIT_QP - 1)->qpn = 1;
-    segment_qp(before)->qpn = segment_qp(LIMIT_QP - 1)->qpn = 0;
+    segment_qp_rare(LIMIT_QP - 1)->fault.cause = 1;
+    segment_qp(before)->qpn = segment_qp(LIMIT_QP - 1)->qpn = segment_qp_rare(LIMIT_QP - 1)->fault.cause = 0;
+}
+
+static blkcnt_t blocks_of_tables(void)
+{
+    struct stat file;
+
+    assert_return_code(fstat(segment_fd_intact(SEGMENT_TABLES), &file), errno);
+    return file.st_blocks;
+}
+
+static void what_few_qps_need_takes_no_memory_before(void **state)
+{
+    enum { QPS = 1000 };
+    blkcnt_t before;
+
+    assert_int_equal(segment_open_qp(QPS - 1), 0);
+    for (uint32_t i = 0; i < QPS; i++)
+        memset(segment_qp(i), 0, sizeof(struct qp_record));
+    before = blocks_of_tables();
+    for (uint32_t i = 0; i < QPS; i++)
+        segment_qp(i)->sender.plain++;
+    assert_int_equal(blocks_of_tables(), before);
+    segment_qp_rare(QPS / 2)->fault.cause = FAULT_SILENCE;
+    assert_true(blocks_of_tables() > before && blocks_of_tables() <= before + 2 * 4096 / 512);
+    memset(segment_qp_rare(QPS / 2), 0, sizeof(struct qp_rare));
 }
 
 /* A reader gets a read-only descriptor, and can open the file anew through it. */
@@ -184,11 +211,15 @@ static void arena_small_extents_share_pages(void **state)
 
     assert_int_equal(arena_init(&arena, 4 * ARENA_UNIT), 0);
     assert_int_equal(arena_take(&arena, 1), 0);
+    assert_int_equal(arena_take(&arena, 65), 128);
+    assert_int_equal(arena_take(&arena, 32), 64);
+    assert_false(arena_return_piece(&arena, 64, 32));
+    assert_false(arena_return_piece(&arena, 128, 65));
     assert_int_equal(arena_take(&arena, 1024), 1024); /* aligned to its size */
     assert_int_equal(arena_take(&arena, 256), 256);
     assert_int_equal(arena_take(&arena, 300), 512);
     assert_int_equal(arena_take(&arena, 2048), 2048);
-    assert_int_equal(arena_take(&arena, 1), ARENA_UNIT); /* the first page is full */
+    assert_int_equal(arena_take(&arena, 129), ARENA_UNIT); /* the first page has only smaller ones left */
     assert_int_equal(arena_take(&arena, 2049), 2 * ARENA_UNIT);
     assert_true(arena_is_piece(&arena, 2048, 2048));
     assert_false(arena_is_piece(&arena, 2 * ARENA_UNIT, 2049));
@@ -469,6 +500,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         test(header_describes_the_segment),
         test(records_of_qps_open_when_they_are_used),
+        test(what_few_qps_need_takes_no_memory_before),
         test(readers_cannot_write_the_tables),
         test(what_is_released_is_punched_out),
         cmocka_unit_test(a_released_piece_of_a_page_is_zero),

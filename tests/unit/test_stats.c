@@ -23,10 +23,12 @@ static int make(void **state)
     traffic->requested[TRAFFIC_BY_REQUESTER][TRAFFIC_WRITE] = (struct traffic_count){5, 4000};
     traffic->requested[TRAFFIC_BY_PACKETS][TRAFFIC_READ] = (struct traffic_count){2, 800};
     traffic->executed[TRAFFIC_SEND] = (struct traffic_count){7, 70};
-    traffic->latency[0] = 1;
-    traffic->latency[3] = 98;
-    traffic->latency[LATENCY_BUCKETS - 1] = 1;
-    traffic->failed[IBV_WC_RETRY_EXC_ERR] = 1;
+    fixture->qps[0].latency[0] = 1;
+    fixture->qps[0].latency[3] = 90;
+    fixture->qps[0].has_rare = 1;
+    fixture->qp_rares[0].traffic.latency[3] = 8;
+    fixture->qp_rares[0].traffic.latency[LATENCY_BUCKETS - 1] = 1;
+    fixture->qp_rares[0].traffic.failed[IBV_WC_RETRY_EXC_ERR] = 1;
     fixture->qps[0].sender.retransmissions = 4;
     strcpy(fixture->ports[0].device, "softhca0");
     fixture->ports[0].qps = 1;
@@ -81,9 +83,9 @@ static void latencies_are_found_by_their_part(void **state)
 {
     struct stats_process process = read_process(false);
 
-    assert_int_equal(stats_latency_count(&process.sum.traffic), 100);
-    assert_int_equal(stats_latency(&process.sum.traffic, 500), 1u << (LATENCY_SHIFT + 3));
-    assert_int_equal(stats_latency(&process.sum.traffic, 10), 1u << LATENCY_SHIFT);
+    assert_int_equal(stats_latency_count(&process.sum.rare), 100);
+    assert_int_equal(stats_latency(&process.sum.rare, 500), 1u << (LATENCY_SHIFT + 3));
+    assert_int_equal(stats_latency(&process.sum.rare, 10), 1u << LATENCY_SHIFT);
     assert_null(process.list);
 }
 

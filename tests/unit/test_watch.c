@@ -133,7 +133,7 @@ static void what_a_work_request_names_is_recorded(void **state)
     struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_ATOMIC_CMP_AND_SWP}, *bad;
     const struct watched_send *first = (void *)known_qp->send.slots;
     const struct watched_rest *rest = (void *)known_qp->rests;
-    const struct failure_record *failure = &known_qp->record->failure;
+    const struct failure_record *failure = &known_qp->rare->failure;
 
     wr.wr.atomic.remote_addr = 0x2000;
     wr.wr.atomic.compare_add = 5;
@@ -237,7 +237,7 @@ static void a_batch_is_noted(void **state)
     ready_count = 3;
     assert_int_equal(op_poll_cq(&cq, DEPTH, wc), 3);
     assert_int_equal(outstanding(), 0);
-    assert_int_equal(known_qp->record->failure.wr_id, 3);
+    assert_int_equal(known_qp->rare->failure.wr_id, 3);
     assert_int_equal(known_qp->record->unseen, 0);
     assert_int_equal(known_other->record->unseen, 0);
     assert_int_equal(known_cq->news, NEWS_NONE);
@@ -315,8 +315,8 @@ static void the_first_error_is_kept(void **state)
     poll_one(6, IBV_WC_REM_ACCESS_ERR, 0, 0x123);
     poll_one(7, IBV_WC_WR_FLUSH_ERR, 0, 0x123);
     poll_one(5, IBV_WC_WR_FLUSH_ERR, 0, 0x123);
-    assert_int_equal(known_qp->record->failure.status, IBV_WC_REM_ACCESS_ERR);
-    assert_int_equal(known_qp->record->failure.wr_id, 6);
+    assert_int_equal(known_qp->rare->failure.status, IBV_WC_REM_ACCESS_ERR);
+    assert_int_equal(known_qp->rare->failure.wr_id, 6);
     assert_int_equal(known_qp->record->state, IBV_QPS_ERR);
     assert_int_equal(outstanding(), 0);
     assert_int_equal(known_qp->record->receive.posted, known_qp->record->receive.taken);
@@ -334,8 +334,8 @@ static enum fault_cause cause_after(enum ibv_wc_status status, struct ibv_sge fi
     wr.send_flags = IBV_SEND_SIGNALED;
     assert_int_equal(watched_post_send(&qp, &wr, &bad, known_qp), 0);
     poll_one(5, status, IBV_WC_SEND, 0x123);
-    assert_true(known_qp->record->failure.ns);
-    cause = known_qp->record->fault.ns ? (enum fault_cause)known_qp->record->fault.cause : FAULT_NONE;
+    assert_true(known_qp->rare->failure.ns);
+    cause = known_qp->rare->fault.ns ? (enum fault_cause)known_qp->rare->fault.cause : FAULT_NONE;
     work_forget(known_qp);
     return cause;
 }
@@ -345,7 +345,7 @@ static void what_the_process_knows_of_an_error_is_its_cause(void **state)
     static struct ibv_mr mr = {
         .context = &context, .pd = &pd, .addr = (void *)0x1000, .length = 4096, .lkey = 0x77, .rkey = 0x78};
     const struct ibv_sge right = {0x1000, 8, 0x77}, none = {0, 0, 0};
-    const struct fault_record *fault = &known_qp->record->fault;
+    const struct fault_record *fault = &known_qp->rare->fault;
 
     watched_new_mr(&mr, &pd, 0x1000, 0, NULL, 0);
     /* Nothing of it is wrong here: why only the adapter knows. */

@@ -35,11 +35,13 @@ static void add_counts(struct out *out, const char *key, const struct traffic_co
     out_end(out);
 }
 
-static void add_latency(struct out *out, const struct traffic_record *traffic)
+static void add_latency(struct out *out, const struct traffic_sum *sum)
 {
+    const struct traffic_rare *traffic = &sum->rare;
+
     out_begin(out, "latency");
     out_number(out, "measured", stats_latency_count(traffic));
-    out_number(out, "sum_ns", traffic->latency_ns);
+    out_number(out, "sum_ns", sum->traffic.latency_ns);
     out_number(out, "p50_below_ns", stats_latency(traffic, 500));
     out_number(out, "p99_below_ns", stats_latency(traffic, 990));
     out_begin_array(out, "buckets");
@@ -63,7 +65,7 @@ static void add_sum(struct out *out, const struct traffic_sum *sum)
     add_counts(out, "requested_by_packets", traffic->requested[TRAFFIC_BY_PACKETS]);
     add_counts(out, "requested_by_requester", traffic->requested[TRAFFIC_BY_REQUESTER]);
     add_counts(out, "executed", traffic->executed);
-    add_latency(out, traffic);
+    add_latency(out, sum);
     out_number(out, "packets_sent", sum->packets_sent);
     out_number(out, "packets_received", sum->packets_received);
     out_number(out, "retransmissions", sum->retries.retransmissions);
@@ -77,8 +79,8 @@ static void add_sum(struct out *out, const struct traffic_sum *sum)
     out_number(out, "dropped_requests", sum->retries.drops);
     out_begin(out, "failed_completions");
     for (unsigned i = 1; i < TRAFFIC_STATUSES; i++) {
-        if (traffic->failed[i])
-            out_number(out, name_status(i), traffic->failed[i]);
+        if (sum->rare.failed[i])
+            out_number(out, name_status(i), sum->rare.failed[i]);
     }
     out_end(out);
 }

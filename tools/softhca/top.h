@@ -20,8 +20,8 @@ struct top_row {
     const struct stats_process *process;
     const struct stats_qp *qp; /* NULL: the process */
     struct top_rates rates;
-    bool known;                   /* it was there at the reading before */
-    struct traffic_record recent; /* latencies since then */
+    bool known;                 /* it was there at the reading before */
+    struct traffic_rare recent; /* latencies since then */
 };
 
 struct top_rows {

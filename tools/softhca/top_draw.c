@@ -155,7 +155,7 @@ static void draw_table(struct view_state *state)
 }
 
 /* Latencies as bars: from the first bucket with one to the last. */
-static int draw_histogram(const struct view_state *state, const struct traffic_record *traffic, int line)
+static int draw_histogram(const struct view_state *state, const struct traffic_rare *traffic, int line)
 {
     unsigned first = LATENCY_BUCKETS, last = 0;
     uint64_t most = 0;
@@ -241,8 +241,8 @@ static void draw_qp(const struct view_state *state, const struct top_row *row)
         (unsigned long long)retries->duplicates, (unsigned long long)retries->drops,
         (unsigned long long)retries->congestions);
     for (unsigned status = 1; status < TRAFFIC_STATUSES; status++) {
-        if (qp->sum.traffic.failed[status])
-            put(state, line++, 2, SCREEN_BAD, "%u completions with %s", qp->sum.traffic.failed[status],
+        if (qp->sum.rare.failed[status])
+            put(state, line++, 2, SCREEN_BAD, "%u completions with %s", qp->sum.rare.failed[status],
                 name_status(status));
     }
     draw_histogram(state, &row->recent, line + 1);

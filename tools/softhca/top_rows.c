@@ -71,7 +71,7 @@ static double rate(uint64_t now, uint64_t before, double seconds)
 }
 
 /* Latencies of the time between; if there are none, of all the time. */
-static void note_latencies(const struct traffic_record *now, const struct traffic_record *before,
+static void note_latencies(const struct traffic_rare *now, const struct traffic_rare *before,
                            struct top_row *row)
 {
     row->recent = *now;
@@ -89,7 +89,7 @@ static void note_rates(const struct stats_flow *flow, const struct stats_flow *f
 {
     struct top_rates *rates = &row->rates;
 
-    note_latencies(&sum->traffic, sum_before ? &sum_before->traffic : NULL, row);
+    note_latencies(&sum->rare, sum_before ? &sum_before->rare : NULL, row);
     row->known = sum_before != NULL;
     if (!row->known)
         return;
@@ -236,7 +236,7 @@ static const struct traffic_sum *sum_of(const struct top_row *row)
     return row->qp ? &row->qp->sum : &row->process->sum;
 }
 
-static uint64_t failed(const struct traffic_record *traffic)
+static uint64_t failed(const struct traffic_rare *traffic)
 {
     uint64_t sum = 0;
 
@@ -308,7 +308,7 @@ static double number(const struct top_row *row, enum top_column column)
     case TOP_DROPS:
         return drops_of(row);
     case TOP_FAILED:
-        return (double)failed(&sum_of(row)->traffic);
+        return (double)failed(&sum_of(row)->rare);
     case TOP_REGISTERED:
         return (double)process->registered_bytes;
     case TOP_MAPPED:

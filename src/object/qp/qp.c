@@ -262,7 +262,6 @@ static void fill_record(struct qp *qp, const struct ibv_qp_init_attr_ex *attribu
     if (qp->pd)
         provenance_in_domain(&record->provenance, qp->pd->record_number);
     record->attributes.signal_all = attributes->sq_sig_all != 0;
-    record->fault = (struct fault_record){.cause = FAULT_NONE};
     record->attributes.path_mig_state = IBV_MIG_MIGRATED;
 }
 
@@ -401,7 +400,7 @@ static int destroy(struct qp *qp)
     /* From here on the QP is not found by number, so no packet, completion or event follows. */
     qpn = atomic_load_explicit(&qp->record->qpn, memory_order_relaxed);
     atomic_store_explicit(&qp->record->destroying_qpn, qpn, memory_order_relaxed);
-    port_retire_qp(qp->context->device->name, qp->record);
+    port_retire_qp(qp->context->device->name, qp->record, qp->transport.rare);
     qp_table_remove(qpn);
     qp_set_state(qp, IBV_QPS_RESET);
     mapping_settle_qp(qp);

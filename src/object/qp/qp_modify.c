@@ -155,7 +155,8 @@ static void enter_reset(struct qp *qp)
     record->receive.from_srq = false;
     qp->transport.current_receive = NULL;
     memset(&record->attributes, 0, sizeof(record->attributes));
-    record->fault = (struct fault_record){.cause = FAULT_NONE};
+    if (record->has_rare)
+        qp->transport.rare->fault = (struct fault_record){.cause = FAULT_NONE};
     record->attributes.signal_all = signal_all;
     record->attributes.path_mig_state = IBV_MIG_MIGRATED;
 }

@@ -86,16 +86,16 @@ static void count_executed(struct transport_qp *transport, bool read, uint32_t b
 /* Flushed work requests have the cause of the first error, too. */
 static cold_path uint32_t vendor_err_of(const struct qp *qp, enum verdict verdict)
 {
-    return fault_vendor_err((uint8_t)verdict, qp->record->fault.cause);
+    return fault_vendor_err((uint8_t)verdict, qp_fault_cause(&qp->transport));
 }
 
 /* Stamps the cause that transport has noted, which stays until RESET, and has it told. Lock held. */
 static cold_path void note_fault(struct qp *qp)
 {
-    struct fault_record *fault = &qp->record->fault;
+    struct fault_record *fault = &qp->transport.rare->fault;
     const struct provenance_record *key;
 
-    if (fault->ns || fault->cause == FAULT_NONE)
+    if (qp_fault_cause(&qp->transport) == FAULT_NONE || fault->ns)
         return;
     fault->injected =
         (qp->injected && (fault->wr_id == qp->injected_wr_id || fault->side == FAULT_OF_RESPONDER)) ||
@@ -117,7 +117,7 @@ static cold_path void note_fault(struct qp *qp)
 static cold_path void dropped(struct transport_qp *transport, enum drop_reason reason)
 {
     struct qp *qp = container_of(transport, struct qp, transport);
-    struct drop_record *drop = &qp->record->drops[reason];
+    struct drop_record *drop = &qp->transport.rare->drops[reason];
 
     drop->local = gid_is_of_host(drop->source);
     drop->ns = sys_now();
@@ -268,7 +268,7 @@ static void complete_tagged(struct transport_qp *transport, uint64_t wr_id,
 
 void qp_note_owner_fault(struct qp *qp, enum fault_cause cause)
 {
-    struct fault_record *fault = &qp->record->fault;
+    struct fault_record *fault = &qp_rare(&qp->transport)->fault;
 
     if (fault->ns)
         return;
@@ -350,7 +350,7 @@ void qp_enter_error(struct qp *qp)
 
     if (qp_state(qp) == IBV_QPS_ERR)
         return;
-    if (qp->record->fault.cause == FAULT_NONE)
+    if (qp_fault_cause(&qp->transport) == FAULT_NONE)
         qp_note_owner_fault(qp, FAULT_UNSPECIFIED);
     note_fault(qp);
     qp_set_state(qp, IBV_QPS_ERR);

@@ -148,6 +148,8 @@ void qp_make_blank(struct qp *qp, uint32_t slot)
 {
     struct qp_record *record = qp->record;
 
+    if (record->has_rare)
+        memset(segment_qp_rare(slot), 0, sizeof(struct qp_rare));
     memset(record, 0, sizeof(*record));
     memset(&qp->transport, 0, sizeof(qp->transport));
     lock_init(&qp->post_lock);
@@ -174,6 +176,7 @@ void qp_make_blank(struct qp *qp, uint32_t slot)
     qp->queues = (struct qp_queues){0};
     ack_account_init(&qp->async_events, NULL);
     qp->transport.record = record;
+    qp->transport.rare = segment_qp_rare(slot);
     qp->transport.ports = &qp_transport_ports;
     qp->transport.keys = segment_keys();
     qp->transport.receive_pd = NO_OBJECT;

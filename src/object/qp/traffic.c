@@ -33,11 +33,16 @@ static bool is_measured(struct qp *qp, ns_t now, uint32_t posted)
 
 static void add_latency(struct qp *qp, ns_t latency)
 {
-    struct traffic_record *traffic = &qp->record->traffic;
+    struct qp_record *record = qp->record;
     unsigned bucket = latency >> LATENCY_SHIFT ? 64 - (unsigned)__builtin_clzll(latency >> LATENCY_SHIFT) : 0;
 
-    traffic->latency_ns += latency;
-    traffic->latency[min_of(bucket, LATENCY_BUCKETS - 1)]++;
+    bucket = min_of(bucket, LATENCY_BUCKETS - 1);
+    record->traffic.latency_ns += latency;
+    if (unlikely(record->latency[bucket] == UINT32_MAX)) {
+        qp_rare(&qp->transport)->traffic.latency[bucket] += record->latency[bucket];
+        record->latency[bucket] = 0;
+    }
+    record->latency[bucket]++;
 }
 
 cold_path void traffic_begin_timing(struct qp *qp, uint32_t posted)
@@ -86,5 +91,5 @@ void traffic_reset(struct qp *qp)
 
 cold_path void traffic_count_failure(struct qp *qp, enum verdict verdict)
 {
-    qp->record->traffic.failed[(unsigned)verdict_wc_status(verdict) % TRAFFIC_STATUSES]++;
+    qp_rare(&qp->transport)->traffic.failed[(unsigned)verdict_wc_status(verdict) % TRAFFIC_STATUSES]++;
 }

@@ -194,7 +194,7 @@ static void end(struct qp *qp)
     rundown_enter();
     lock_acquire(&qp->lock);
     qp_enter_error(qp);
-    port_retire_qp(NULL, qp->record);
+    port_retire_qp(NULL, qp->record, qp->transport.rare);
     qp_set_state(qp, IBV_QPS_RESET);
     lock_release(&qp->lock);
     rundown_exit();
