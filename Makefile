@@ -38,7 +38,7 @@ check-long:
 	@scripts/run-tests.py --long $(if $(ONLY),--only '$(ONLY)') 2>&1
 
 check-distros:
-	@scripts/install-deps.sh long
+	@scripts/install-deps.sh roots
 	@SOFTHCA_ROOTS='$(ROOTS)' scripts/check-distros.sh $(DISTRO)
 
 deb:
@@ -50,11 +50,11 @@ rpm:
 	@packaging/rpm.sh
 
 dist-binary:
-	@scripts/install-deps.sh long
+	@scripts/install-deps.sh roots
 	@SOFTHCA_ROOTS='$(ROOTS)' packaging/dist-binary.sh $(ARCH)
 
 check-packages:
-	@scripts/install-deps.sh long
+	@scripts/install-deps.sh roots
 	@SOFTHCA_ROOTS='$(ROOTS)' packaging/check.sh $(PACKAGE)
 
 bench: all

@@ -1,19 +1,31 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# usage: check.sh [WHAT…]   (deb, rpm, tarball, action, container, gitlab, newcomer; all by default)
+# usage: check.sh [WHAT…]   (deb, rpm, tarball, action, container, gitlab, newcomer, ubuntu; all by default)
 # Each way to install SoftHCA, in fresh roots of Debian: installed, used as an ordinary user, and removed without a
-# trace where that can be. Needs root, debootstrap and a mirror (scripts/distro.sh); exit status 77 where one is missing.
+# trace where that can be; ubuntu: what newcomer does, in Ubuntu. Needs root, debootstrap and a mirror
+# (scripts/distro.sh); exit status 77 where one is missing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/distro.sh
 . scripts/distro.sh
-[ $# -gt 0 ] || set -- deb rpm tarball action container gitlab newcomer
+[ $# -gt 0 ] || set -- deb rpm tarball action container gitlab newcomer ubuntu
 version=$(sed -n "s/^ *version: '\(.*\)',/\1/p" meson.build)
 newest=trixie
 
 good()
 {
     echo "ok - $*"
+}
+
+# What README.md tells a newcomer, as root in a fresh root. $1: release
+newcomer()
+{
+    begin "$1" bare
+    commands=$(sed -n '/^```sh$/,/^```$/p' README.md | sed '/^```/d')
+    rm -rf "$tree"/build*
+    try inside '' bash -exc "${commands//sudo /}"
+    grep -q 'Done' "$work/out"
+    good "$what: README.md's commands in a fresh $1, as root"
 }
 
 # Runs in the root that was begun. A failure is told with what was printed.
@@ -129,12 +141,7 @@ for what in "$@"; do
         good "gitlab: the job's script ends in a device"
         ;;
     newcomer)
-        begin $newest bare
-        commands=$(sed -n '/^```sh$/,/^```$/p' README.md | sed '/^```/d')
-        rm -rf "$tree"/build*
-        try inside '' bash -exc "${commands//sudo /}"
-        grep -q 'Done' "$work/out"
-        good "newcomer: README.md's commands in a fresh $newest, as root"
+        newcomer $newest
         begin $newest bare
         rm -rf "$tree"/build*
         # A machine whose user has sudo, and a directory of his own.
@@ -144,6 +151,10 @@ for what in "$@"; do
             setpriv --reuid newcomer --regid newcomer --init-groups env HOME=/home/newcomer bash -exc '$commands'"
         grep -q 'Done' "$work/out"
         good "newcomer: README.md's commands in a fresh $newest, as a user with sudo"
+        ;;
+    ubuntu)
+        newcomer jammy
+        newcomer noble
         ;;
     *) echo "check.sh: nothing is called '$what'" >&2; exit 2 ;;
     esac

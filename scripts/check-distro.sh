@@ -84,7 +84,10 @@ cases()
     if [ "$status" -ne 0 ] || [ $((passed + skipped)) -eq 0 ]; then
         tail -n5 "$work/tap.err"
         failed=1
-        [ "$refused" -gt 0 ] || refused="exit status $status,"
+        [ "$refused" -gt 0 ] || {
+            report "$row" "ended with exit status $status after $passed passed"
+            return
+        }
     fi
     report "$row" "$passed passed, $refused failed, $skipped skipped"
 }

@@ -45,10 +45,19 @@ def table_in(text):
     return results
 
 
+def short(outcome):
+    """Counts that are not 0, and what a reader looks for in bold; what is short already stays."""
+    if counts := re.fullmatch('(\\d+) passed, (\\d+) failed, (\\d+) skipped', outcome):
+        passed, failed, skipped = counts.groups()
+        said = (passed, f'{passed} passed'), (failed, f'**{failed} failed**'), (skipped, f'{skipped} skipped')
+        return ', '.join(text for count, text in said if count != '0')
+    return f'**{outcome}**' if outcome == 'no' or outcome.startswith('ended with') else outcome
+
+
 def table_of(results):
     columns = [name for name in NAMES.values() if name in results]
     rows = sorted({row for outcomes in results.values() for row in outcomes}, key=place)
-    lines = [['', *columns]] + [[row, *(results[name].get(row, '') for name in columns)] for row in rows]
+    lines = [['', *columns]] + [[row, *(short(results[name].get(row, '')) for name in columns)] for row in rows]
     text = ['| ' + ' | '.join(line) + ' |\n' for line in lines]
     return text[0] + '|---|' + '---|' * len(columns) + '\n' + ''.join(text[1:])
 

@@ -48,18 +48,45 @@ distro_begin()
     distro_use "$roots/$release.bare"
 }
 
+# Runs a command in Debian 13, which has a debootstrap for Ubuntu and its keys. $1: the folder that is /softhca there
+in_trixie()
+(
+    works=()
+    distro_begin trixie
+    distro_with ubuntu ubuntu
+    tree=$1
+    shift
+    inside '' "$@"
+)
+
+# What cannot be had is skipped; what is not signed by whom it should be is a failure.
 distro_bootstrap()
 {
-    local mirror to="$roots/$release.bare"
+    local mirror why status=0 to="$roots/$release.bare" options=(--variant=minbase --force-check-gpg)
     mirror=$(distro_mirror "$release")
     [ -n "$mirror" ] || skip "$release: no mirror is known to apt or named"
     rm -rf "$to"
     mkdir -p "$to"
-    debootstrap --variant=minbase "$release" "$to/root" "$mirror" >"$work/log" 2>&1 || {
+    case $release in
+    jammy | noble)
+        in_trixie "$to" true || skip "$release: no root, for it is made in one of Debian 13, which has the keys of Ubuntu"
+        in_trixie "$to" debootstrap "${options[@]}" "$release" root "$mirror" >"$work/log" 2>&1 || status=$?
+        ;;
+    *)
+        [ -e "${DEBOOTSTRAP_DIR:-/usr/share/debootstrap}/scripts/$release" ] ||
+            skip "$release: no root, for this machine's debootstrap has no script for it"
+        debootstrap "${options[@]}" "$release" "$to/root" "$mirror" >"$work/log" 2>&1 || status=$?
+        ;;
+    esac
+    if [ $status -ne 0 ]; then
         tail -n5 "$work/log"
         rm -rf "$to"
-        skip "$release: no root, for $mirror cannot be reached or does not have it"
-    }
+        why=$(sed -n 's/^E: //p' "$work/log" | tail -n1)
+        case $why in
+        *'elease sig'*) echo "$release: no root from $mirror: $why"; exit 1 ;;
+        esac
+        skip "$release: no root from $mirror: ${why:-debootstrap failed}"
+    fi
     # A mirror may be a snapshot; the root is thrown away, so nothing need reach the disk.
     echo 'Acquire::Check-Valid-Until "false";' >"$to/root/etc/apt/apt.conf.d/softhca"
     echo force-unsafe-io >"$to/root/etc/dpkg/dpkg.cfg.d/softhca"

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# usage: install-deps.sh GROUP…   (build, demo, check, distro, cross, emulated, package, long, bench, guest)
+# usage: install-deps.sh GROUP…   (build, demo, check, distro, cross, emulated, ubuntu, package, roots, long, bench, guest)
 # Installs with apt what is missing of the named groups, through sudo when not root. Touches nothing, and needs no
 # network, when everything is there.
 set -euo pipefail
@@ -18,8 +18,12 @@ distro=("${demo[@]}" clang libcmocka-dev binutils util-linux procps python3-pyve
 cross=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross libibverbs-dev:arm64 librdmacm-dev:arm64 libdeflate-dev:arm64)
 # That the tests of it can be built and run as well.
 emulated=(libcmocka-dev:arm64 qemu-user binutils-aarch64-linux-gnu procps iproute2)
+# What makes roots of Ubuntu (scripts/distro.sh): Debian 12 has neither the keys nor a script for 24.04.
+ubuntu=(debootstrap ubuntu-archive-keyring)
 package=(build-essential debhelper dpkg-dev lintian rpm)
-long=(spin debootstrap gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user flex bison openmpi-bin libopenmpi-dev mpich
+# What makes and looks into roots of other distributions, whose own packages are installed there.
+roots=(debootstrap binutils util-linux iproute2 python3)
+long=("${roots[@]}" spin gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user flex bison openmpi-bin libopenmpi-dev mpich
       libmpich-dev tgt libiscsi-bin libiscsi-dev g++ libgloo-dev librpma-dev ceph-mon ceph-osd ceph-common
       qemu-system-arm qemu-system-mips qemu-system-misc qemu-system-ppc qemu-system-sparc dapl2-utils)
 # Left out where the release has none: Debian 13 is without uDAPL.
@@ -36,7 +40,9 @@ for group in "$@"; do
     distro) wanted+=("${distro[@]}") ;;
     cross) wanted+=("${cross[@]}") ;;
     emulated) wanted+=("${emulated[@]}") ;;
+    ubuntu) wanted+=("${ubuntu[@]}") ;;
     package) wanted+=("${package[@]}") ;;
+    roots) wanted+=("${roots[@]}") ;;
     long) wanted+=("${long[@]}") ;;
     bench) wanted+=("${bench[@]}") ;;
     guest) wanted+=("${guest[@]}") ;;

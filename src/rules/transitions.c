@@ -235,7 +235,7 @@ int transition_check(enum ibv_qp_type type, enum ibv_qp_state current, const str
                      int mask, const struct transition_limits *limits)
 {
     enum ibv_qp_state next = mask & STATE ? attributes->qp_state : current;
-    enum service service;
+    enum service service = RC; /* gcc 13 does not know that a refusal is never 0 */
     int error = service_of(type, &service);
 
     if (error)

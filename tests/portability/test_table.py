@@ -14,18 +14,19 @@ BEFORE = '''before
 |  | Debian 12 | Debian sid |
 |---|---|---|
 | fio | 3 passed | no |
-| a row of yesterday |  | yes |
+| a row of yesterday | 1 passed, 2 failed, 0 skipped | yes |
 <!-- end of distributions -->
 after
 '''
-# rdma-core stands in front, the row that no list has behind, what Debian 11 built last.
+# Of counts only those that are not 0, and what failed in bold. rdma-core stands in front, the row that no list has behind,
+# what Debian 11 built last.
 AFTER = '''before
 <!-- distributions -->
 |  | Debian 11 | Debian 12 | Debian sid |
 |---|---|---|---|
 | rdma-core | 33 |  |  |
-| fio |  | 4 passed | no |
-| a row of yesterday |  |  | yes |
+| fio |  | 4 passed, 1 skipped | **no** |
+| a row of yesterday |  | 1 passed, **2 failed** | yes |
 | fio, built on Debian 11 |  | 3 passed |  |
 <!-- end of distributions -->
 after
@@ -55,8 +56,16 @@ def what_was_run_replaces_and_the_rest_stays(folder):
         assert read(document) == AFTER, read(document)
 
 
+def what_did_not_pass_is_not_hidden(folder):
+    write(folder, 'sid.tsv', 'UCX\t0 passed, 1 failed, 0 skipped\n'
+          'MPICH\t0 passed, 0 failed, 2 skipped\nfio\tended with exit status 1 after 3 passed\n')
+    lines = run(folder).stdout.splitlines()
+    assert lines[3:6] == ['| fio |  | 4 passed, 1 skipped | **ended with exit status 1 after 3 passed** |',
+                          '| UCX |  |  | **1 failed** |', '| MPICH |  |  | 2 skipped |'], lines
+
+
 def without_a_document_only_results_are_printed(folder):
-    assert run(folder).stdout.splitlines()[2:] == ['| rdma-core | 33 |  |', '| fio |  | 4 passed |',
+    assert run(folder).stdout.splitlines()[2:] == ['| rdma-core | 33 |  |', '| fio |  | 4 passed, 1 skipped |',
                                                    '| fio, built on Debian 11 |  | 3 passed |']
 
 
@@ -68,14 +77,14 @@ def a_document_without_a_place_is_refused(folder):
 
 
 def main():
-    tests = [what_was_run_replaces_and_the_rest_stays, without_a_document_only_results_are_printed,
+    tests = [what_was_run_replaces_and_the_rest_stays, what_did_not_pass_is_not_hidden, without_a_document_only_results_are_printed,
              a_document_without_a_place_is_refused]
     print(f'1..{len(tests)}')
     failed = 0
     for number, test in enumerate(tests, 1):
         with tempfile.TemporaryDirectory(prefix='softhca-table-') as folder:
             write(folder, 'bullseye.tsv', 'rdma-core\t33\n')
-            write(folder, 'bookworm.tsv', 'fio, built on Debian 11\t3 passed\nfio\t4 passed\n')
+            write(folder, 'bookworm.tsv', 'fio, built on Debian 11\t3 passed, 0 failed, 0 skipped\nfio\t4 passed, 0 failed, 1 skipped\n')
             try:
                 test(folder)
                 print(f'ok {number} - {test.__name__}')

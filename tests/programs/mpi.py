@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 """Runs Open MPI and MPICH, as packaged, over the libraries; prints TAP. Open MPI goes by each mechanism, over UCX and over libfabric.
-MPICH goes over UCX, many times and with more processes, for it connects all of them at once: over rc_v, whose connections begin
-with datagrams, and ud_v.
+MPICH goes many times and with more processes, for it connects all of them at once: over UCX by rc_v, whose connections begin with
+datagrams, and ud_v, or over libfabric where it is built with that (Ubuntu 22.04).
 
 As root it becomes an ordinary user, unless --as-root.
 """
@@ -37,9 +37,14 @@ def built(folder, compiler, launcher):
     return program
 
 
-def run(host, command, ranks, local, tls):
-    """Ranks find the library and the devices as programs started by `softhca run` do."""
-    env = {'UCX_TLS': tls, 'UCX_NET_DEVICES': 'softhca0:1', 'SOFTHCA_LOCAL': local, 'TMPDIR': os.path.dirname(command[-1])}
+UCX_RC = {'UCX_TLS': 'self,rc_v', 'UCX_NET_DEVICES': 'softhca0:1'}
+UCX_UD = {'UCX_TLS': 'self,ud_v', 'UCX_NET_DEVICES': 'softhca0:1'}
+LIBFABRIC = {'FI_PROVIDER': 'verbs;ofi_rxm'}
+
+
+def run(host, command, ranks, local, below):
+    """Ranks find the library and the devices as programs started by `softhca run` do. below: what UCX or libfabric may use"""
+    env = dict(below, SOFTHCA_LOCAL=local, TMPDIR=os.path.dirname(command[-1]))
     text = special.output(host, command, launch='run', env=env, limit=LIMIT)
     if not re.search(rf'^{ranks} ranks, {BYTES} bytes each$', text, re.M):
         raise pairs.Failure(f'it does not say that all was right: {text}')
@@ -56,20 +61,31 @@ def open_mpi(host, folder, local, over=OVER_UCX):
     if over is OVER_LIBFABRIC and not cm.interface_addresses():
         raise pairs.Skip('no interface but lo has an address, and libfabric looks at no other')
     run(host, [OPEN_MPI[1], '--allow-run-as-root', '--oversubscribe', '-np', '2', *over, '--mca', 'btl', '^openib', program], 2, local,
-        'rc_v,self')
+        UCX_RC)
 
 
-def mpich(host, folder, tls):
+def starts_single_processes(program):
+    """What Ubuntu 24.04 ships: the library asks PMIx for the other ranks, and its own mpirun is none. Without SoftHCA."""
+    done = subprocess.run([MPICH[1], '-np', '2', program], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    return bool(re.search('^1 ranks', done.stdout, re.M))
+
+
+def mpich(host, folder, below):
     """Tells how many of all went wrong, with what the last of these said."""
     program = built(folder, *MPICH)
+    wanted = 'ch4:ofi' if below is LIBFABRIC else 'ch4:ucx'
     version = subprocess.run(['mpichversion'], check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL).stdout
-    if 'ch4:ucx' not in version:
-        raise pairs.Skip('MPICH is built without UCX: ' + re.search(r'MPICH Device:\s*(\S+)', version)[1])
+    if wanted not in version:
+        raise pairs.Skip(f'MPICH is not built with {wanted}: ' + re.search(r'MPICH Device:\s*(\S+)', version)[1])
+    if below is LIBFABRIC and not cm.interface_addresses():
+        raise pairs.Skip('no interface but lo has an address, and libfabric looks at no other')
+    if starts_single_processes(program):
+        raise pairs.Skip('mpirun of this MPICH starts processes that do not find each other, without SoftHCA as well')
     bad, last = 0, None
     for i in range(TIMES):
         ranks = 2 + i % 3
         try:
-            run(host, [MPICH[1], '-np', str(ranks), program], ranks, 'auto', f'self,{tls}')
+            run(host, [MPICH[1], '-np', str(ranks), program], ranks, 'auto', below)
         except pairs.Failure as e:
             bad, last = bad + 1, e
     if last:
@@ -79,8 +95,8 @@ def mpich(host, folder, tls):
 
 CASES = [(f'{local} Open MPI over {name}', lambda host, folder, local=local, over=over: open_mpi(host, folder, local, over))
          for name, over in (('UCX', OVER_UCX), ('libfabric', OVER_LIBFABRIC)) for local in ('mapped', 'auto', 'cma', 'ring')]
-CASES += [(f'auto MPICH {tls}, {TIMES} times with 2 to 4 ranks', lambda host, folder, tls=tls: mpich(host, folder, tls))
-          for tls in ('rc_v', 'ud_v')]
+CASES += [(f'auto MPICH {name}, {TIMES} times with 2 to 4 ranks', lambda host, folder, below=below: mpich(host, folder, below))
+          for name, below in (('rc_v', UCX_RC), ('ud_v', UCX_UD), ('over libfabric', LIBFABRIC))]
 
 
 if __name__ == '__main__':

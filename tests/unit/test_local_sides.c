@@ -12,8 +12,7 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
-/* Nothing takes that long, wherever others want the processors; a side that hangs is ended. */
-#define SIDE_SECONDS 240
+#include "side_time.h"
 
 struct board *board;
 struct seen seen;
@@ -166,7 +165,7 @@ static pid_t start(side_fn *fn, unsigned number, bool bare)
     if (getppid() != parent)
         _exit(1);
     signal(SIGALRM, SIG_DFL);
-    alarm(SIDE_SECONDS);
+    alarm(side_seconds());
     if (!bare)
         side_up();
     fn(number);

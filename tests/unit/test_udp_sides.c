@@ -21,8 +21,7 @@
 #include "wire/ipudp.h"
 #include "wire/opcode.h"
 
-/* Seconds until the alarm of a side that hangs; enough on a busy machine. */
-#define SIDE_SECONDS 240
+#include "side_time.h"
 
 struct board *board;
 struct inbox *inbox;
@@ -174,7 +173,7 @@ pid_t side_start_as(side_fn *fn, unsigned number, uid_t user)
     if (getppid() != parent)
         _exit(1);
     signal(SIGALRM, SIG_DFL);
-    alarm(SIDE_SECONDS);
+    alarm(side_seconds());
     if (user != geteuid())
         CHECK(setresgid(user, user, user) == 0 && setresuid(user, user, user) == 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* setuid() clears it */

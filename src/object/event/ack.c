@@ -42,18 +42,27 @@ static void unlock(void *mutex)
     pthread_mutex_unlock(mutex);
 }
 
+static bool wait_for_acks_locked(pthread_mutex_t *mutex, pthread_cond_t *cond, const uint32_t *completed,
+                                 uint32_t reported, const struct timespec *deadline)
+{
+    int error = 0;
+
+    while ((int32_t)(*completed - reported) < 0 && error != ETIMEDOUT)
+        error = deadline ? pthread_cond_timedwait(cond, mutex, deadline) : pthread_cond_wait(cond, mutex);
+    return error != ETIMEDOUT;
+}
+
 /* True: all reported events are acknowledged; false: the deadline has passed (NULL: no deadline). */
 static bool wait_for_acks(pthread_mutex_t *mutex, pthread_cond_t *cond, const uint32_t *completed,
                           uint32_t reported, const struct timespec *deadline)
 {
-    int error = 0;
+    bool all;
 
     pthread_mutex_lock(mutex);
     pthread_cleanup_push(unlock, mutex); /* waiting is a cancellation point */
-    while ((int32_t)(*completed - reported) < 0 && error != ETIMEDOUT)
-        error = deadline ? pthread_cond_timedwait(cond, mutex, deadline) : pthread_cond_wait(cond, mutex);
+    all = wait_for_acks_locked(mutex, cond, completed, reported, deadline);
     pthread_cleanup_pop(1);
-    return error != ETIMEDOUT;
+    return all;
 }
 
 /* The waiting thread makes the explanation itself, so it does not depend on the helper thread. */
