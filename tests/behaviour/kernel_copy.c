@@ -297,6 +297,29 @@ static void write_at(struct pair *p, size_t at, uint64_t value)
     end_expect_success(&p->a, SQ, 1, IBV_WC_RDMA_WRITE);
 }
 
+/* Meanwhile the thread goes on until it enters the system call. True: it is there, and the request is complete. A request for the
+ * very pages that it is about to move waits for them: then the thread goes on once more. */
+static bool write_until(struct pair *p, size_t at, uint64_t value, pid_t thread, uint64_t number)
+{
+    enum { PATIENCE = 1 << 18 };
+    unsigned int waited = 0;
+    bool stopped = false;
+    struct ibv_wc wc;
+
+    end_poke64(&p->a, 0, value);
+    end_send(&p->a, a_write(&p->a, 1, 0, sizeof(value), &p->b, at));
+    while (!end_poll_once(&p->a, SQ, &wc, 1)) {
+        stopped = stopped || has_stopped_at(thread, number);
+        if (!stopped || ++waited < PATIENCE)
+            continue;
+        trace(thread, PTRACE_SYSCALL, 0);
+        stopped = false;
+        waited = 0;
+    }
+    assert_int_equal(wc.status, IBV_WC_SUCCESS);
+    return stopped || has_stopped_at(thread, number);
+}
+
 /* While a portion is switched, nobody in the peer would take a packet: the thread that does waits for the one that switches. So
  * what completes was copied by the kernel. */
 static void requests_beside_pages_that_are_switched_go_on(void **state)
@@ -317,8 +340,8 @@ static void requests_beside_pages_that_are_switched_go_on(void **state)
     trace(keeper, PTRACE_INTERRUPT, 0);
     wait_stopped(keeper);
     trace(keeper, PTRACE_SYSCALL, 0);
-    for (uint64_t i = 0; i < OFTEN && !(switches = has_stopped_at(keeper, SYS_mremap)); i++)
-        write_at(&p, 3 * STEP, i);
+    for (uint64_t i = 0; i < OFTEN && !switches; i++)
+        switches = write_until(&p, 3 * STEP, i, keeper, SYS_mremap);
     for (uint64_t i = 0; i < BESIDE && switches; i++)
         write_at(&p, BESIDE_AT + i * 4096, i);
     if (!switches) {
