@@ -248,7 +248,7 @@ static inline bool is_copied_only(const struct direct_route *direct, uint32_t rk
 }
 
 /* Of a stream through the ring, one request in so many looks at whether the peer sleeps, and at what else would end that. */
-#define RING_UNASKED 15u
+#define RING_UNASKED 63u
 
 /* Those of them count that have come. */
 static void end_unasked(struct direct_route *direct, struct transport_qp *transport)
