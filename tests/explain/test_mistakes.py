@@ -204,6 +204,14 @@ def test_another_user_hears_what_a_nak_says():
     with Run("rkey-is-lkey", "ring", "users") as run:
         run.says(run.far, f"incoming {WRITE} from {QP}.*: that is the lkey of the MR")
         # The tool, as root, may look at both; the process itself may not.
+def test_the_end_without_a_receive_names_the_operation():
+    for path in "ring", "wire":
+        for name, operation in (("no-receive", "a SEND"), ("no-receive-for-immediate", "an RDMA WRITE with immediate")):
+            with Run(name, path) as run:
+                run.says(run.near, EXPECTED[name].near)
+                run.why(run.far, re.compile(f"^{QP} has no receive posted: {operation} of {QP}"))
+
+
         told, = [one["cause"] for one in run.told if one["pid"] == run.near] or [None]
         assert told and re.search(fr"{NEAR}{WRITE}: {QP}.* refused it \(remote access error", told), run.told
         assert "lkey" not in told, told

@@ -667,7 +667,13 @@ static void unpolled_completions_without_an_event(void **state)
     cq->owed = 0;
     cq->window_by = cq->window_waits_by = FIXTURE_THREAD;
     cq->window_waits_ns = FIXTURE_AGO(1500);
-    assert_contains(said(explain_hang, OBJECT_CQ, 0), "and has been deadlocked with itself for 1.5 s");
+    assert_contains(said(explain_hang, OBJECT_CQ, 0),
+                    "it then called a poll of the CQ and has been deadlocked with itself for 1.5 s");
+    cq->window_waits_in = CQ_IN_START_POLL;
+    assert_contains(said(explain_hang, OBJECT_CQ, 0), "it then called ibv_start_poll() and has");
+    cq->window_waits_by = FIXTURE_THREAD + 1;
+    cq->window_waits_in = CQ_IN_POLL;
+    assert_contains(said(explain_hang, OBJECT_CQ, 0), " has waited in ibv_poll_cq() for 1.5 s");
 }
 
 static void queues_that_stand_still(void **state)
@@ -690,6 +696,8 @@ static void queues_that_stand_still(void **state)
     qp->send_depth = FIXTURE_SLOTS;
     assert_null(said(explain_hang, OBJECT_QP, 0));
     for (uint32_t i = 0; i < FIXTURE_SLOTS; i++)
+    qp->responder.wanting_write = 1;
+    assert_contains(said(explain_hang, OBJECT_QP, 0), ": an RDMA WRITE with immediate of QP 0x000013");
         fixture_send(qp, i)->flags = 0;
     assert_contains(said(explain_hang, OBJECT_QP, 0), "its send queue is permanently full: all 8 slots");
 }
