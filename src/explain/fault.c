@@ -445,19 +445,43 @@ static void add_reason(const struct view *view, struct words *words, const struc
 bool words_add_fault(const struct view *view, struct words *words, const struct object *qp)
 {
     const struct fault_record *fault = &qp->rare.fault;
+/* IBV_QPS_UNKNOWN: the state that it was in. */
+static uint32_t state_after(const struct object *qp)
+{
+    const struct fault_record *fault = &qp->rare.fault;
+
+    if (qp->qp.type == IBV_QPT_UD && fault->side == FAULT_OF_RECEIVE)
+        return IBV_QPS_UNKNOWN;
+    if ((qp->qp.type == IBV_QPT_UD || qp->qp.type == IBV_QPT_UC || qp->qp.type == IBV_QPT_RAW_PACKET) &&
+        fault->side == FAULT_OF_REQUESTER)
+        return IBV_QPS_SQE;
+    return IBV_QPS_ERR;
+}
+
+uint32_t fault_state(const struct view *view, const struct object *qp)
+{
+    uint32_t after = state_after(qp);
+
+    /* Later it can be in another state again. */
+    return after == IBV_QPS_UNKNOWN || view_age(view, qp->rare.fault.ns) >= PRESENT_MS ? qp->qp.state : after;
+}
+
 
     if (!fault->ns || qp->qp.opened)
         return false;
-    if (qp->qp.type == IBV_QPT_UD && fault->side == FAULT_OF_RECEIVE)
-        words_add(words, "had its first error");
-    else if ((qp->qp.type == IBV_QPT_UD || qp->qp.type == IBV_QPT_UC || qp->qp.type == IBV_QPT_RAW_PACKET) &&
-             fault->side == FAULT_OF_REQUESTER)
-        words_add(words, "went to SQE");
-    else
+    switch (state_after(qp)) {
+    case IBV_QPS_ERR:
         words_add(words, "went to ERR");
     if (view_age(view, fault->ns) >= PRESENT_MS) {
         words_add(words, " ");
         words_add_age(words, view_age(view, fault->ns));
+        break;
+    case IBV_QPS_SQE:
+        words_add(words, "went to SQE");
+        break;
+    default:
+        words_add(words, "had its first error");
+    }
     }
     words_add(words, ": ");
     add_request(words, qp);

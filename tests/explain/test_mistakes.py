@@ -174,6 +174,10 @@ class Run:
             self.told += [json.loads(line) for line in lines if line.startswith(b"{")]
         self.why(pid, pattern)
 
+        for one in self.told:
+            state = re.search("went to (ERR|SQE)", one["cause"])
+            if state and one["pid"] == pid and pattern.search(one["cause"]):
+                tap.equal(one["object"]["state"], state.group(1), one)
     def why(self, pid, pattern):
         done = subprocess.run([SOFTHCA, "why", "--json", str(pid)], stdin=subprocess.DEVNULL, capture_output=True, text=True,
                               timeout=PATIENCE)

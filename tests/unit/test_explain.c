@@ -603,6 +603,7 @@ static void why_a_path_is_not_mapped_is_told(void **state)
     };
 
     for (size_t i = 0; i < array_size(reasons); i++) {
+    post(1, 1); /* what a destroy discards */
         struct view view;
 
         f->qps[0].path =
@@ -613,6 +614,12 @@ static void why_a_path_is_not_mapped_is_told(void **state)
         explain_list(&view, &out, true);
         assert_contains(out.text, reasons[i].words);
     }
+        /* It is about speed: not in the explanation of a loss. */
+        out_fini(&out);
+        out_init(&out, false, SIZE_MAX);
+        assert_true(explain_losses(&view, &out, OBJECT_QP, 0));
+        assert_contains(out.text, " of process 4711");
+        assert_null(strstr(out.text, "(path: "));
 }
 
 static void what_is_too_long_is_cut(void **state)
