@@ -218,7 +218,7 @@ def test_event_of_a_connection_that_its_destroyer_keeps():  # spdk/spdk#3347
 
 def test_receive_that_is_posted_after_the_accept():  # w180112/RDMA-example#4, spdk/spdk#2429
     cause = (r"^QP 0x[0-9a-f]{6} went to ERR( \S+ m?s ago)?: wr_id 4711 \(0x1267\), SEND of 0 bytes: QP 0x[0-9a-f]{6} had no receive posted "
-             r"\(RNR NAK\), and rnr_retry is 0 \(rnr_retry_count of the peer's rdma_conn_param\)$")
+             r"\(RNR NAK\), and rnr_retry is 0 \(rnr_retry_count of rdma_connect\(\) or rdma_accept\(\) in the process of QP 0x[0-9a-f]{6}\)$")
     with Situation("receive-after-accept", program=SITUATIONS_CM) as situation:
         matches(cause, situation.next_explanation()["cause"])
         situation.until_it_hangs()
