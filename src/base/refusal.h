@@ -42,7 +42,9 @@ enum refusal_form {
     REFUSAL_ZERO,      /* it is all zero */
     REFUSAL_MULTICAST, /* of a connected QP: a group */
     REFUSAL_UNICAST,   /* it is no group */
-    REFUSAL_FAMILIES,  /* an IPv4 and an IPv6 address; value: sgid_index */
+    /* An IPv4 and an IPv6 address. value: sgid_index; low: grh.dgid is 1: IPv4, 2: IPv6, 0: not known; high: 1 + an
+     * sgid_index that fits it, 0: none. */
+    REFUSAL_FAMILIES,
     /* posts */
     REFUSAL_STATE,   /* value: the state; low: states in which it is possible, as bits; high: 1: a receive */
     REFUSAL_TYPE,    /* value: type of the QP; low: types that can, as bits */

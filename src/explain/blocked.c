@@ -86,10 +86,11 @@ static void add_cause(const struct view *view, struct words *words, const struct
                   object_label(view, &overpaid->found).text, overpaid->surplus,
                   object_kind_name(overpaid->found.kind, 1));
     else if (events->read_by && events->read_by == object->provenance.destroying_by)
-        words_add(words,
-                  "; the thread that read %s is the one that is blocked (it can never "
-                  "acknowledge)",
-                  count == 1 ? "it" : "them");
+        words_add(
+            words,
+            "; the thread that read %s is the one that is blocked, so only another thread can acknowledge "
+            "%s",
+            count == 1 ? "it" : "them", count == 1 ? "it" : "them");
 }
 
 bool explain_blocked(const struct view *view, struct out *out, enum object_kind kind, uint32_t number)

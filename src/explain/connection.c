@@ -146,13 +146,11 @@ static void check_retries(struct checking *checking, const struct end *end)
         report(checking, RISK, "retry_cnt", end, NULL, NULL,
                "retry_cnt is 0: the first lost packet ends the connection (IBV_WC_RETRY_EXC_ERR)");
     if (is_uncommon(attributes->max_rd_atomic) || is_uncommon(attributes->max_dest_rd_atomic))
-        report(
-            checking, NIC, "rd_atomic", end, NULL,
-            "take the least of what both devices report (ibv_query_device: max_qp_init_rd_atom, "
-            "max_qp_rd_atom)",
-            "max_rd_atomic %u, max_dest_rd_atomic %u: most NICs have at most %u of either, and refuse more "
-            "(ibv_modify_qp: EINVAL)",
-            attributes->max_rd_atomic, attributes->max_dest_rd_atomic, COMMON_RD_ATOMIC);
+        report(checking, NIC, "rd_atomic", end, NULL,
+               "what a NIC has: max_qp_init_rd_atom and max_qp_rd_atom of ibv_query_device()",
+               "max_rd_atomic %u, max_dest_rd_atomic %u: use at most %u of either, because most NICs have no "
+               "more and refuse it (ibv_modify_qp: EINVAL)",
+               attributes->max_rd_atomic, attributes->max_dest_rd_atomic, COMMON_RD_ATOMIC);
     if (!attributes->rnr_retry)
         report(checking, RISK, "rnr_retry", end, NULL, NULL,
                "rnr_retry is 0: a SEND that finds no receive posted ends the connection "
@@ -166,14 +164,16 @@ static unsigned mtu_bytes(uint8_t mtu)
     return mtu >= IBV_MTU_256 && mtu <= IBV_MTU_4096 ? 128u << mtu : 0;
 }
 
-/* False: the ends are not of one connection, and nothing else can be compared. */
-static bool check_states(struct checking *checking, const struct end *from, const struct end *to)
+/* False: the ends are not of one connection, and nothing else can be compared. again: the reverse was checked, so what is
+ * the same in both directions is told already. */
+static bool check_states(struct checking *checking, const struct end *from, const struct end *to, bool again)
 {
     const struct qp_record *a = &from->qp.qp, *b = &to->qp.qp;
 
     if (a->type != b->type) {
-        report(checking, WRONG, "type", from, to, NULL, "it is %s, and the other end is %s",
-               name_qp_type(a->type), name_qp_type(b->type));
+        if (!again)
+            report(checking, WRONG, "type", from, to, NULL, "it is %s, and the other end is %s",
+                   name_qp_type(a->type), name_qp_type(b->type));
         return false;
     }
     if (!is_connected_state(b)) {
@@ -196,18 +196,18 @@ static bool check_states(struct checking *checking, const struct end *from, cons
 }
 
 /* What `from` requests, as `to` receives it. */
-static void check_pair(struct checking *checking, const struct end *from, const struct end *to)
+static void check_pair(struct checking *checking, const struct end *from, const struct end *to, bool again)
 {
     const struct qp_record *a = &from->qp.qp, *b = &to->qp.qp;
 
-    if (!check_states(checking, from, to))
+    if (!check_states(checking, from, to, again))
         return;
     if (is_sending(a) && a->attributes.sq_psn != b->attributes.rq_psn)
         report(checking, WRONG, "psn", from, to, "sq_psn of each end has to be rq_psn of the other one",
                "it sends from PSN 0x%06x on (sq_psn), and the other end expects 0x%06x (rq_psn): nothing is "
                "accepted",
                a->attributes.sq_psn, b->attributes.rq_psn);
-    if (a->attributes.path_mtu != b->attributes.path_mtu)
+    if (!again && a->attributes.path_mtu != b->attributes.path_mtu)
         report(
             checking, WRONG, "path_mtu", from, to,
             "path_mtu has to be the same at both ends: every packet of a message except the last has exactly "
@@ -295,31 +295,46 @@ static void tell_alone(struct checking *checking, const struct end *end)
     explanation_end(checking->out);
 }
 
+static bool is_looked_at(const struct object *qp)
+{
+    return !qp->destroying && !qp->qp.opened && is_connected_state(&qp->qp) &&
+           (qp->qp.type == IBV_QPT_RC || qp->qp.type == IBV_QPT_UC);
+}
+
+/* Was the connection checked from its other end, which is in the same process? */
+static bool is_checked(const struct end *end, const struct end *other)
+{
+    return other->view == end->view && other->qp.number < end->qp.number && is_looked_at(&other->qp) &&
+           other->qp.qp.attributes.dest_qpn == object_qpn(&end->qp);
+}
+
 static bool check_qp(const struct view *view, const struct object *object, void *argument)
 {
     struct checking *checking = argument;
     struct end end = {view, *object}, other;
+    bool again;
 
-    if (object->destroying || object->qp.opened || !is_connected_state(&object->qp) ||
-        (object->qp.type != IBV_QPT_RC && object->qp.type != IBV_QPT_UC))
+    if (!is_looked_at(object))
         return true;
-    checking->findings->connections++;
     check_retries(checking, &end);
     check_rights(checking, &end);
     if (!find_end(&end, false, &other)) {
+        checking->findings->connections++;
         if (find_end(&end, true, &other))
-            check_states(checking, &other, &end);
+            check_states(checking, &other, &end, false);
         else
             tell_alone(checking, &end);
         return true;
     }
-    check_pair(checking, &end, &other);
+    again = is_checked(&end, &other);
+    checking->findings->connections += !again;
+    check_pair(checking, &end, &other, again);
     if (other.view == view)
         return true;
     check_retries(checking, &other);
     check_rights(checking, &other);
     if (is_connected_state(&other.qp.qp) && other.qp.qp.attributes.dest_qpn == object_qpn(object))
-        check_pair(checking, &other, &end);
+        check_pair(checking, &other, &end, true);
     return true;
 }
 

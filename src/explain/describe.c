@@ -6,6 +6,12 @@
 #include "explain/objects.h"
 #include "mapped/mapped.h"
 
+enum detail {
+    DETAIL_LISTED,
+    DETAIL_EXPLAINED,
+    DETAIL_FAILED, /* a QP in the paragraph of its error */
+};
+
 /* Errors that were repaired: retries, drops, duplicates. In the paragraph of an error the words have what belongs to it:
  * retries of before are not its cause, unless no acknowledgement came. */
 static void describe_repairs(struct out *out, const struct qp_record *qp, bool retried, struct words *words)
@@ -44,17 +50,18 @@ static void describe_repairs(struct out *out, const struct qp_record *qp, bool r
     }
 }
 
-static void describe_path(struct out *out, const struct path_record *path, bool failed, struct words *words)
+/* How a request travels matters to its speed: it is in the words of lists only. */
+static void describe_path(struct out *out, const struct path_record *path, enum detail detail,
+                          struct words *words)
 {
     const char *why = name_path_why(path->why);
-    bool unsettled = path->kind == PATH_UNKNOWN || path->kind == PATH_SEARCHED;
 
     if (why)
         out_string(out, "not_mapped_because", why);
-    if (failed && unsettled)
+    if (detail != DETAIL_LISTED)
         return;
     words_add(words, " (path: %s", path_words(path->kind));
-    if (why && !failed)
+    if (why)
         words_add(words, ", peer's memory not mapped: %s", why);
     words_add(words, ")");
 }
@@ -111,10 +118,13 @@ static void describe_drops(struct out *out, const struct qp_rare *rare, struct w
     }
 }
 
-static void describe_qp(struct out *out, const struct object *object, bool failed, struct words *words)
+static void describe_qp(const struct view *view, struct out *out, const struct object *object,
+                        enum detail detail, struct words *words)
 {
     const struct qp_record *qp = &object->qp;
     uint16_t cause = object->rare.fault.cause;
+    bool failed = detail == DETAIL_FAILED;
+    uint32_t state = failed ? fault_state(view, object) : qp->state;
     const struct sender *sender = &qp->sender;
     uint32_t sends = sender->posted - sender->completed, receives = qp->receive.posted - qp->receive.taken;
 
@@ -124,11 +134,10 @@ static void describe_qp(struct out *out, const struct object *object, bool faile
     }
     out_number(out, "qpn", qp->qpn ? qp->qpn : qp->destroying_qpn);
     out_string(out, "type", name_qp_type(qp->type));
-    out_string(out, "state", name_qp_state(qp->state));
+    out_string(out, "state", name_qp_state(state));
     out_number(out, "send_cq", qp->send_cq);
     out_number(out, "recv_cq", qp->recv_cq);
-    words_add(words, ": %s, %s", name_qp_type(qp->type),
-              qp->qpn ? name_qp_state(qp->state) : "being destroyed");
+    words_add(words, ": %s, %s", name_qp_type(qp->type), qp->qpn ? name_qp_state(state) : "being destroyed");
     if (qp->srq != NO_OBJECT) {
         out_number(out, "srq", qp->srq);
         words_add(words, ", SRQ %u", qp->srq);
@@ -155,7 +164,7 @@ static void describe_qp(struct out *out, const struct object *object, bool faile
             words_add(words, " at ");
             words_add_gid(words, qp->attributes.path.destination_gid);
         }
-        describe_path(out, &qp->path, failed, words);
+        describe_path(out, &qp->path, detail, words);
     }
     describe_repairs(out, qp, !failed || cause == FAULT_SILENCE || cause == FAULT_PSN, words);
     describe_drops(out, &object->rare, words);
@@ -236,9 +245,10 @@ static void describe_id(struct out *out, const struct id_record *id, struct word
     }
 }
 
-/* Whether peers can reach the region's memory by themselves; nothing where that was never considered. */
+/* Whether peers can reach the region's memory by themselves; nothing where that was never considered. In words only in
+ * lists, as paths. */
 static void describe_mapped(const struct view *view, struct out *out, const struct object *object,
-                            struct words *words)
+                            enum detail detail, struct words *words)
 {
     struct mapped_record record;
     uint32_t generation;
@@ -253,17 +263,18 @@ static void describe_mapped(const struct view *view, struct out *out, const stru
         record.length = 0;
     whole = record.length == object->key.length;
     out_number(out, "mapped", record.length);
-    if (record.length)
+    if (record.length && detail == DETAIL_LISTED)
         words_add(words, ", mapped for peers: %s", whole ? "all" : "in part");
     if (whole || record.reason >= MAPPED_REASONS || !record.reason)
         return;
     out_string(out, "not_mapped_because", mapped_reason_text((enum mapped_reason)record.reason));
-    words_add(words, record.length ? ", rest not mapped: %s" : ", not mapped for peers: %s",
-              mapped_reason_text((enum mapped_reason)record.reason));
+    if (detail == DETAIL_LISTED)
+        words_add(words, record.length ? ", rest not mapped: %s" : ", not mapped for peers: %s",
+                  mapped_reason_text((enum mapped_reason)record.reason));
 }
 
 static void describe_key(const struct view *view, struct out *out, const struct object *object,
-                         struct words *words)
+                         enum detail detail, struct words *words)
 {
     const struct key_entry *key = &object->key;
 
@@ -277,7 +288,7 @@ static void describe_key(const struct view *view, struct out *out, const struct 
             words_add(words, ", rkey 0x%08x", key->rkey);
         if (key->mws)
             words_add(words, ", %u MWs bound", key->mws);
-        describe_mapped(view, out, object, words);
+        describe_mapped(view, out, object, detail, words);
     } else if (key->bound) {
         out_number(out, "region", key->region);
         words_add(words, ": bound");
@@ -369,13 +380,13 @@ static void describe_pd(struct out *out, const struct object *object, struct wor
     }
 }
 
-/* What objects of one kind have. failed: in the paragraph of its error. */
+/* What objects of one kind have. */
 static void describe_kind(const struct view *view, struct out *out, unsigned level,
-                          const struct object *object, bool failed, struct words *words)
+                          const struct object *object, enum detail detail, struct words *words)
 {
     switch (object->kind) {
     case OBJECT_QP:
-        describe_qp(out, object, failed, words);
+        describe_qp(view, out, object, detail, words);
         describe_events(view, out, "events", &object->qp.events, "event", words);
         break;
     case OBJECT_CQ:
@@ -392,7 +403,7 @@ static void describe_kind(const struct view *view, struct out *out, unsigned lev
         break;
     case OBJECT_MR:
     case OBJECT_MW:
-        describe_key(view, out, object, words);
+        describe_key(view, out, object, detail, words);
         break;
     case OBJECT_CONTEXT:
     case OBJECT_CHANNEL:
@@ -421,7 +432,7 @@ static void describe_kind(const struct view *view, struct out *out, unsigned lev
 }
 
 static void describe(const struct view *view, struct out *out, const char *key, unsigned level,
-                     const struct object *object, bool failed, unsigned stack_frames)
+                     const struct object *object, enum detail detail, unsigned stack_frames)
 {
     struct label label = object_label(view, object);
     char name[NAME_BYTES + 1];
@@ -441,7 +452,7 @@ static void describe(const struct view *view, struct out *out, const char *key, 
         out_number(out, "context", object->context);
     if (object->provenance.xrcd)
         out_number(out, "xrcd", object->provenance.xrcd - 1);
-    describe_kind(view, out, level, object, failed, &words);
+    describe_kind(view, out, level, object, detail, &words);
     if (object->destroying) {
         out_bool(out, "destroy_waits", object->provenance.destroying_ns != 0);
         words_add(&words, object->kind == OBJECT_CONTEXT     ? ", closed"
@@ -456,13 +467,19 @@ static void describe(const struct view *view, struct out *out, const char *key, 
 void object_describe(const struct view *view, struct out *out, const char *key, unsigned level,
                      const struct object *object, unsigned stack_frames)
 {
-    describe(view, out, key, level, object, false, stack_frames);
+    describe(view, out, key, level, object, DETAIL_EXPLAINED, stack_frames);
+}
+
+void object_describe_listed(const struct view *view, struct out *out, const char *key, unsigned level,
+                            const struct object *object, unsigned stack_frames)
+{
+    describe(view, out, key, level, object, DETAIL_LISTED, stack_frames);
 }
 
 void object_describe_failed(const struct view *view, struct out *out, const char *key, unsigned level,
                             const struct object *object, unsigned stack_frames)
 {
-    describe(view, out, key, level, object, true, stack_frames);
+    describe(view, out, key, level, object, DETAIL_FAILED, stack_frames);
 }
 
 void listed_describe(const struct view *view, struct out *out, const char *key, unsigned level,

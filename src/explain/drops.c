@@ -107,8 +107,9 @@ static void explain_drop(const struct view *view, struct out *out, const struct 
                  "the sender's wr.ud.remote_qkey has to be the qkey that ibv_modify_qp() gave this QP");
     if (reason == DROP_TOO_SMALL)
         out_line(out, 1,
-                 "post receives that are 40 bytes larger than the datagram: on a UD QP the GRH comes in "
-                 "front of it");
+                 "post receives of at least %u bytes: on a UD QP 40 bytes for the GRH come in front of the "
+                 "message",
+                 drop->seen);
     object_describe(view, out, "object", 1, qp, STACK_LINES);
     explanation_end(out);
 }

@@ -233,8 +233,9 @@ static void add_silence(const struct view *view, struct words *words, const stru
     if (fault->value == PATH_WIRE)
         words_add(
             words,
-            ": check that dest_qp_num and the GIDs are right at both ends, that the peer's QP is in RTR or "
-            "RTS, and that the network lets UDP port 4791 through");
+            ": check that dest_qp_num and the GIDs are right at both ends, that the peer's process runs (is "
+            "not stopped, hung or ended), that its QP is in RTR or RTS, and that the network lets UDP port "
+            "4791 through");
     else
         words_add(words, ": check that it is in RTR or RTS, and that its dest_qp_num is this QP (softhca "
                          "check, as its user)");
@@ -273,7 +274,8 @@ static void add_short_receive(struct words *words, const struct object *qp, bool
     }
     words_add(words, " has %llu bytes, %llu too few", room, came > room ? came - room : 0);
     if (qp->qp.type == IBV_QPT_UD)
-        words_add(words, " (the message has %llu, and 40 for the GRH come in front of it)", came - 40);
+        words_add(words, ": post receives of at least %llu, 40 for the GRH in front and %llu for the message",
+                  came, came - 40);
     else
         words_add(words, " for the %llu that came", came);
 }
@@ -295,7 +297,8 @@ static void add_no_receive(const struct view *view, struct words *words, const s
     if (fault->opcode == IBV_WR_RDMA_WRITE_WITH_IMM)
         words_add(words, " (an RDMA WRITE with immediate takes a receive, as a SEND does)");
     else if (qp_is_of_id(view, object_qpn(qp)))
-        words_add(words, " (rnr_retry_count of the peer's rdma_conn_param)");
+        words_add(words, " (rnr_retry_count of rdma_connect() or rdma_accept() in the process of QP 0x%06x)",
+                  qp->qp.attributes.dest_qpn);
 }
 
 static void add_length_reason(struct words *words, const struct object *qp)
@@ -442,19 +445,43 @@ static void add_reason(const struct view *view, struct words *words, const struc
     }
 }
 
+/* IBV_QPS_UNKNOWN: the state that it was in. */
+static uint32_t state_after(const struct object *qp)
+{
+    const struct fault_record *fault = &qp->rare.fault;
+
+    if (qp->qp.type == IBV_QPT_UD && fault->side == FAULT_OF_RECEIVE)
+        return IBV_QPS_UNKNOWN;
+    if ((qp->qp.type == IBV_QPT_UD || qp->qp.type == IBV_QPT_UC || qp->qp.type == IBV_QPT_RAW_PACKET) &&
+        fault->side == FAULT_OF_REQUESTER)
+        return IBV_QPS_SQE;
+    return IBV_QPS_ERR;
+}
+
+uint32_t fault_state(const struct view *view, const struct object *qp)
+{
+    uint32_t after = state_after(qp);
+
+    /* Later it can be in another state again. */
+    return after == IBV_QPS_UNKNOWN || view_age(view, qp->rare.fault.ns) >= PRESENT_MS ? qp->qp.state : after;
+}
+
 bool words_add_fault(const struct view *view, struct words *words, const struct object *qp)
 {
     const struct fault_record *fault = &qp->rare.fault;
 
     if (!fault->ns || qp->qp.opened)
         return false;
-    if (qp->qp.type == IBV_QPT_UD && fault->side == FAULT_OF_RECEIVE)
-        words_add(words, "had its first error");
-    else if ((qp->qp.type == IBV_QPT_UD || qp->qp.type == IBV_QPT_UC || qp->qp.type == IBV_QPT_RAW_PACKET) &&
-             fault->side == FAULT_OF_REQUESTER)
-        words_add(words, "went to SQE");
-    else
+    switch (state_after(qp)) {
+    case IBV_QPS_ERR:
         words_add(words, "went to ERR");
+        break;
+    case IBV_QPS_SQE:
+        words_add(words, "went to SQE");
+        break;
+    default:
+        words_add(words, "had its first error");
+    }
     if (view_age(view, fault->ns) >= PRESENT_MS) {
         words_add(words, " ");
         words_add_age(words, view_age(view, fault->ns));

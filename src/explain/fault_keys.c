@@ -29,13 +29,17 @@ void words_add_access(struct words *words, uint64_t flags)
         words_add(words, "no access flags");
 }
 
+/* By the key that its access has. */
 static void add_region(struct words *words, const struct fault_record *fault)
 {
+    bool by_rkey = fault->side == FAULT_OF_RESPONDER && fault->region_rkey;
+
     if (fault->window)
         words_add(words, "the MW with rkey 0x%08x", fault->region_rkey);
     else
-        words_add(words, "the MR with lkey 0x%08x (%llu bytes at 0x%llx)", fault->region_lkey,
-                  (unsigned long long)fault->region_length, (unsigned long long)fault->region_address);
+        words_add(words, "the MR with %s 0x%08x (%llu bytes at 0x%llx)", by_rkey ? "rkey" : "lkey",
+                  by_rkey ? fault->region_rkey : fault->region_lkey, (unsigned long long)fault->region_length,
+                  (unsigned long long)fault->region_address);
 }
 
 static void add_withdrawn(const struct view *view, struct words *words, const struct fault_record *fault)

@@ -91,6 +91,15 @@ static bool find_of_cq(const struct view *view, const struct cq_record *cq, stru
     return found(ret, HANG_NO_EVENT, true, mark);
 }
 
+static const char *name_poll_call(uint32_t call)
+{
+    static const char *const names[] = {[CQ_IN_POLL] = "ibv_poll_cq()",
+                                        [CQ_IN_START_POLL] = "ibv_start_poll()",
+                                        [CQ_IN_RESIZE] = "ibv_resize_cq()"};
+
+    return call && call < array_size(names) ? names[call] : "a poll of the CQ";
+}
+
 static void describe_window(const struct view *view, struct out *out, const struct object *object,
                             struct words *words)
 {
@@ -100,11 +109,11 @@ static void describe_window(const struct view *view, struct out *out, const stru
     words_add_thread(view, words, cq->window_by);
     words_add(words, " called ibv_start_poll() and has not called ibv_end_poll(); ");
     if (cq->window_waits_by == cq->window_by) {
-        words_add(words, "it has called ibv_start_poll() or ibv_poll_cq() again, and has been deadlocked "
-                         "with itself for ");
+        words_add(words, "it then called %s and has been deadlocked with itself for ",
+                  name_poll_call(cq->window_waits_in));
     } else {
         words_add_thread(view, words, cq->window_waits_by);
-        words_add(words, " has waited in a poll of the CQ for ");
+        words_add(words, " has waited in %s for ", name_poll_call(cq->window_waits_in));
     }
     words_add_duration(words, view_age(view, cq->window_waits_ns));
     explanation_begin(view, out, "hang", words->text);
@@ -248,7 +257,9 @@ static void describe_not_ready(const struct view *view, struct out *out, const s
     const struct qp_record *qp = &object->qp;
 
     words_add(words, "%s has no receive posted: ", object_label(view, object).text);
-    words_add(words, "a SEND of QP 0x%06x", qp->attributes.dest_qpn);
+    words_add(words, "%s of QP 0x%06x",
+              qp->responder.wanting_write ? "an RDMA WRITE with immediate" : "a SEND",
+              qp->attributes.dest_qpn);
     if (qp->path.kind == PATH_WIRE) {
         words_add(words, " at ");
         words_add_gid(words, qp->attributes.path.destination_gid);
@@ -262,6 +273,8 @@ static void describe_not_ready(const struct view *view, struct out *out, const s
         words_add(words, "ibv_post_srq_recv() to SRQ %u", qp->srq);
     explanation_begin(view, out, "hang", words->text);
     out_string(out, "hang", "no_receive");
+    out_string(out, "opcode",
+               name_send_opcode(qp->responder.wanting_write ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_SEND));
     out_number(out, "dest_qpn", qp->attributes.dest_qpn);
     if (qp->srq == NO_OBJECT && !qp->receive.posted)
         out_line(out, 1, "none was ever posted to it");

@@ -338,7 +338,6 @@ bool explain_leaks(const struct view *view, struct out *out, uint32_t context)
     objects_for_each(view, ALL_KINDS & ~(1u << OBJECT_CONTEXT), note_left, &leaks);
     if (!left->total && !contexts->total)
         return false;
-    out->remarks[REMARK_OBJECTS] = left->total;
     if (context == NO_OBJECT)
         words_add(&cause, "the process exits with ");
     else if (object_read(view, OBJECT_CONTEXT, context, &closed))

@@ -3,8 +3,6 @@
  * 9.7.5.2.8); those that a request of that opcode cannot have are left out. */
 #include "explain/explain.h"
 
-#define CHECK ". Check that "
-
 static bool is_send(uint8_t opcode)
 {
     return opcode == IBV_WR_SEND || opcode == IBV_WR_SEND_WITH_IMM || opcode == IBV_WR_SEND_WITH_INV;
@@ -38,18 +36,18 @@ static void add_invalid_request(struct words *words, const struct object *qp)
         words_add(words, ": the address is not a multiple of 8");
         return;
     }
-    words_add(words, "%s", CHECK);
+    words_add(words, ": either ");
     if (is_send(opcode)) {
         if (qp->qp.type == IBV_QPT_XRC_SEND)
-            words_add(words, "an SRQ there has the number of the work request; ");
-        words_add(words, "the receive posted there has at least %u bytes", qp->rare.fault.length);
+            words_add(words, "no SRQ there has the number of the work request, or ");
+        words_add(words, "the receive posted there has fewer than %u bytes", qp->rare.fault.length);
     } else {
-        words_add(words, "qp_access_flags of that QP have %s", access_flag(opcode));
+        words_add(words, "qp_access_flags of that QP lack %s", access_flag(opcode));
     }
     if (is_send(opcode) || is_write(opcode))
-        words_add(words, "; path_mtu of that QP is %u bytes, as it is here", qp_mtu_bytes(qp));
+        words_add(words, ", or path_mtu of that QP is not %u bytes, which it is here", qp_mtu_bytes(qp));
     else
-        words_add(words, "; max_dest_rd_atomic of that QP is at least %u, which is max_rd_atomic here",
+        words_add(words, ", or max_dest_rd_atomic of that QP is less than %u, which is max_rd_atomic here",
                   qp->qp.attributes.max_rd_atomic);
 }
 
@@ -58,11 +56,11 @@ static void add_remote_access(struct words *words, uint8_t opcode)
     if (is_send(opcode))
         words_add(words, ": the rkey to invalidate names no bound type 2 MW of the PD of that QP");
     else
-        words_add(words,
-                  CHECK
-                  "an MR or bound MW there has this rkey now (it was not deregistered, invalidated or bound "
-                  "again); it is of the PD of that QP; it has %s; it contains the whole range",
-                  access_flag(opcode));
+        words_add(
+            words,
+            ": either no MR or bound MW there has this rkey now (it was deregistered, invalidated or bound "
+            "again), or it is of another PD than that QP, or it lacks %s, or the range is not inside of it",
+            access_flag(opcode));
 }
 
 static void add_remote_operation(struct words *words, uint8_t opcode)
@@ -70,9 +68,9 @@ static void add_remote_operation(struct words *words, uint8_t opcode)
     if (is_send(opcode) || opcode == IBV_WR_RDMA_WRITE_WITH_IMM)
         words_add(
             words,
-            ": that process could not write into the buffer of its posted receive" CHECK
-            "the MR of each lkey still exists, is of the PD of that QP, has IBV_ACCESS_LOCAL_WRITE, and "
-            "contains the whole buffer");
+            ": that process could not write into the buffer of its posted receive: either the MR of an lkey "
+            "no longer exists, or it is of another PD than that QP, or it lacks IBV_ACCESS_LOCAL_WRITE, or "
+            "the buffer is not inside of it");
     else
         words_add(words,
                   ": the responder had an internal error, which this request did not cause (see the log "

@@ -89,6 +89,9 @@ void words_add_counts(struct words *words, const struct listed *listed);
  * of the stack that made it. */
 void object_describe(const struct view *view, struct out *out, const char *key, unsigned level,
                      const struct object *object, unsigned stack_frames);
+/* The same with what matters to speed: paths, and what peers have mapped. */
+void object_describe_listed(const struct view *view, struct out *out, const char *key, unsigned level,
+                            const struct object *object, unsigned stack_frames);
 /* The same of a QP in the paragraph of its error: without the words that are not about that. */
 void object_describe_failed(const struct view *view, struct out *out, const char *key, unsigned level,
                             const struct object *object, unsigned stack_frames);
@@ -98,6 +101,9 @@ void listed_describe(const struct view *view, struct out *out, const char *key, 
 /* "used by:", and all of them. */
 void holders_describe(const struct view *view, struct out *out, const struct listed *holders,
                       unsigned stack_frames);
+
+/* fault.c: the state to which its first error moves a QP, which is told before the QP is in it. */
+uint32_t fault_state(const struct view *view, const struct object *qp);
 
 /* processes.c: threads, stacks, times */
 

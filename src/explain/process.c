@@ -50,7 +50,7 @@ bool explain_object(const struct view *view, struct out *out, enum object_kind k
         words_add(&cause, "is not in use: %s would succeed now", object_destroy_verb(kind));
     }
     explanation_begin(view, out, "object", cause.text);
-    object_describe(view, out, "object", 1, &object, STACK_LINES);
+    object_describe_listed(view, out, "object", 1, &object, STACK_LINES);
     if (kind == OBJECT_QP) {
         fault_describe(view, out, 2, &object);
         sender_describe(view, out, 2, &object);
@@ -179,7 +179,7 @@ static bool describe_listed(const struct view *view, const struct object *object
     if (listing->listed >= listing->limit)
         return true;
     listing->listed++;
-    object_describe(view, listing->out, NULL, 1, object, 0);
+    object_describe_listed(view, listing->out, NULL, 1, object, 0);
     if (object->kind == OBJECT_QP && !listing->out->json) {
         fault_describe(view, listing->out, 2, object);
         sender_describe(view, listing->out, 2, object);

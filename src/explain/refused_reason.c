@@ -191,6 +191,35 @@ static bool add_state_reason(struct words *words, const struct refused_record *r
     }
 }
 
+/* What a program meant that gave bytes. */
+static const char *mtu_advice(int64_t bytes)
+{
+    static const char *const values[] = {"IBV_MTU_256 is 1", "IBV_MTU_512 is 2", "IBV_MTU_1024 is 3",
+                                         "IBV_MTU_2048 is 4", "IBV_MTU_4096 is 5"};
+
+    for (unsigned i = 0; i < array_size(values); i++) {
+        if (bytes == 256ll << i)
+            return values[i];
+    }
+    return "IBV_MTU_256 is 1, IBV_MTU_4096 is 5";
+}
+
+static void add_families(struct words *words, const struct refused_record *record)
+{
+    bool ipv4 = record->low == 1;
+
+    if (record->low)
+        words_add(words, "grh.dgid is an %s address, and the GID at sgid_index %lld an %s address: ",
+                  ipv4 ? "IPv4" : "IPv6", (long long)record->value, ipv4 ? "IPv6" : "IPv4");
+    else
+        words_add(words, "grh.dgid and the GID at sgid_index %lld are an IPv4 and an IPv6 address: ",
+                  (long long)record->value);
+    if (record->high)
+        words_add(words, "use sgid_index %llu", (unsigned long long)record->high - 1);
+    else
+        words_add(words, "choose the sgid_index of the other family (ibv_query_gid_table)");
+}
+
 /* Path MTU, GIDs, and the GRH. */
 static bool add_path_reason(struct words *words, const struct refused_record *record, const char *argument)
 {
@@ -200,10 +229,8 @@ static bool add_path_reason(struct words *words, const struct refused_record *re
     switch (record->form) {
     case REFUSAL_MTU:
         if (value < IBV_MTU_256 || value > IBV_MTU_4096)
-            words_add(
-                words,
-                "%s is %lld, which is not a value of enum ibv_mtu (IBV_MTU_256 is 1, IBV_MTU_4096 is 5)",
-                argument, value);
+            words_add(words, "%s is %lld, which is not a value of enum ibv_mtu (%s)", argument, value,
+                      mtu_advice(value));
         else
             words_add(words, "%s is IBV_MTU_%u, but may be at most the port's active_mtu, IBV_MTU_%u",
                       argument, 128u << value, 128u << (low & 7));
@@ -228,11 +255,7 @@ static bool add_path_reason(struct words *words, const struct refused_record *re
         words_add(words, "%s is not a multicast GID (ff00::/8, or ::ffff:224.0.0.0 and above)", argument);
         return true;
     case REFUSAL_FAMILIES:
-        words_add(words,
-                  "grh.dgid and the GID at sgid_index %lld are an IPv4 and an IPv6 address: choose the "
-                  "sgid_index of the "
-                  "other family (ibv_query_gid_table)",
-                  value);
+        add_families(words, record);
         return true;
     default:
         return false;

@@ -15,11 +15,9 @@ static const struct {
     [REMARK_COMPLETIONS] = {"unpolled completion", "unpolled completions"},
     [REMARK_EVENTS] = {"unread event", "unread events"},
     [REMARK_ARMED] = {"armed notification", "armed notifications"},
-    [REMARK_OBJECTS] = {"object not destroyed", "objects not destroyed"},
     [REMARK_DROPPED] = {"QP that dropped datagrams", "QPs that dropped datagrams"},
-    [REMARK_REFUSED] = {"failed call that the program may expect to fail",
-                        "failed calls that the program may expect to fail"},
-    [REMARK_REPEATED] = {"repeated explanation", "repeated explanations"},
+    [REMARK_REFUSED] = {"more failed call that the program may expect to fail",
+                        "more failed calls that the program may expect to fail"},
 };
 _Static_assert(array_size(nouns) == REMARKS, "a noun for each");
 

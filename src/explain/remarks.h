@@ -15,13 +15,11 @@ enum remark {
     REMARK_RECEIVES, /* unused receives */
     REMARK_COMPLETIONS,
     REMARK_EVENTS,
-    REMARK_ARMED,    /* notifications that were requested, and SRQ limits */
-    REMARK_OBJECTS,  /* not destroyed */
-    REMARK_DROPPED,  /* QPs, and reasons for which each dropped datagrams */
-    REMARK_REFUSED,  /* calls that programs make to learn whether they are possible */
-    REMARK_REPEATED, /* explanations of a call site that had one already */
+    REMARK_ARMED,   /* notifications that were requested, and SRQ limits */
+    REMARK_DROPPED, /* QPs, and reasons for which each dropped datagrams */
+    REMARK_REFUSED, /* calls that programs make to learn whether they are possible */
 };
-#define REMARKS 11
+#define REMARKS 9
 
 /* "2 refused destroys (EBUSY), 512 unused receives"; false: all are 0, and nothing is added. */
 bool words_add_remarks(struct words *words, const uint64_t counts[REMARKS]);

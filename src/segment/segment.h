@@ -234,6 +234,7 @@ enum cqe_kind {
     CQE_TAGGED = 3, /* message for a tag matching SRQ; not purged with its QP, because messages are counted */
     CQE_OPERATION = 4, /* list operation (ibv_post_srq_ops) of the SRQ with the number src_qpn */
 };
+enum cq_poll_call { CQ_IN_POLL = 1, CQ_IN_START_POLL, CQ_IN_RESIZE };
 enum cq_arm { CQ_UNARMED, CQ_ARMED_SOLICITED, CQ_ARMED_ANY };
 
 /* The slot of completion number n is n & capacity (capacity + 1 is a power of two). The first cache line is
@@ -259,6 +260,7 @@ struct cq_record {
     /* Thread ids, 0: none. Which thread is between ibv_start_poll() and ibv_end_poll(), and since when one waits for
      * it; window_waits_ns is 0 while none does, and written last. */
     _Atomic uint32_t window_by, window_waits_by;
+    _Atomic uint32_t window_waits_in; /* enum cq_poll_call; 0: not known */
     _Atomic uint64_t window_waits_ns; /* CLOCK_MONOTONIC */
 
     struct event_record events cache_aligned; /* completion events */

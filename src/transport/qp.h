@@ -145,6 +145,7 @@ struct responder {
     uint32_t acks_owed;                /* packets that the owed acknowledgement covers */
     uint32_t offset;                   /* bytes of the current message that are placed */
     uint32_t write_rkey, write_length; /* of the current RDMA WRITE */
+    uint32_t wanting_write; /* 1: what last found no receive was an RDMA WRITE with immediate; 0: a SEND */
     uint64_t write_address;
     uint32_t resources; /* number of responder_resource (max_dest_rd_atomic) */
     uint32_t resource_head, resource_tail, resource_next; /* oldest, end, next to respond to; free-running */

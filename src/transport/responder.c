@@ -180,6 +180,7 @@ static cold_path bool not_ready(struct request *request)
     }
     /* Packets behind this one are out of sequence until it is repeated; they get no NAK. */
     request->qp->record->traffic.rnr_naks_sent++;
+    responder->wanting_write = !!(request->properties & OPCODE_WRITE);
     responder->nak_sent = NAK_OF_PACKET;
     responder->owed_syndrome =
         (uint8_t)(SYNDROME_RNR << 5 | (request->qp->record->attributes.min_rnr_timer & 0x1f));

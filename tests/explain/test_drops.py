@@ -133,6 +133,12 @@ def test_all_of_a_qp_are_told_if_all_is():
     assert re.search(rf"^softhca\[{run.far}\]: {QP} dropped \d datagrams?.*: the QP had no receive posted", text, re.M), text
 
 
+def test_what_the_grh_needs_is_said():
+    with Run("without-grh", "ring", "text", "all") as run:
+        text = run.end()
+    assert re.search(r"^    post receives of at least 140 bytes: ", text, re.M), text
+
+
 for mistake_name, expected in EXPECTED.items():
     for path_name in expected.paths:
         def one(name=mistake_name, path=path_name):

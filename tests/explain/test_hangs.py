@@ -89,9 +89,9 @@ CAUSES = {
     "only-solicited": (r"^CQ 0 has 1 unpolled completion, and no completion event will be raised for it: the last ibv_req_notify_cq\(\) had "
                        r"solicited_only set: ", None),
     "poll-not-ended": (r"^CQ 0 is locked: thread \d+ \(hangs\) called ibv_start_poll\(\) and has not called ibv_end_poll\(\); it "
-                       r"has called ibv_start_poll\(\) or ibv_poll_cq\(\) again, and has been deadlocked with itself for [\d.]+ m?s$", None),
+                       r"then called ibv_start_poll\(\) and has been deadlocked with itself for [\d.]+ m?s$", None),
     "poll-held": (r"^CQ 0 is locked: thread \d+ \(hangs\) called ibv_start_poll\(\) and has not called ibv_end_poll\(\); thread "
-                  r"\d+ \(hangs\) has waited in a poll of the CQ for [\d.]+ m?s$", None),
+                  r"\d+ \(hangs\) has waited in ibv_poll_cq\(\) for [\d.]+ m?s$", None),
     "never-signaled": (r"^QP 0x[0-9a-f]{6}: its send queue is permanently full: all 8 slots hold work requests without "
                        r"IBV_SEND_SIGNALED$", None),
     "no-receive-posted": (r"^QP 0x[0-9a-f]{6} has no receive posted: a SEND of QP 0x[0-9a-f]{6} (at \S+ )?(of process \d+ )?was "

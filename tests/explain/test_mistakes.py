@@ -35,6 +35,7 @@ PATHS = {
 
 QP = r"QP 0x[0-9a-f]{6}"
 MR = r"the MR with lkey 0x[0-9a-f]{8} \(4096 bytes at 0x[0-9a-f]+\)"
+REMOTE = MR.replace("lkey", "rkey")  # as the access named it
 NEAR = r"wr_id 4711 \(0x1267\), "
 WRITE = r"RDMA WRITE of (64|200) bytes to 0x[0-9a-f]+ with rkey 0x[0-9a-f]{8}"
 READ = r"RDMA READ of 64 bytes from 0x[0-9a-f]+ with rkey 0x[0-9a-f]{8}"
@@ -43,10 +44,11 @@ SGE = r", \d+ bytes at 0x[0-9a-f]+ with lkey 0x[0-9a-f]{8}: "
 REFUSED = f"{QP} at 127.0.0.1 refused it "
 WHICH = r"\. Which of these it is: softhca why on that host, if the peer runs SoftHCA$"
 FLAG = {WRITE: "IBV_ACCESS_REMOTE_WRITE", READ: "IBV_ACCESS_REMOTE_READ", ATOMIC: "IBV_ACCESS_REMOTE_ATOMIC"}
-MTU = r"path_mtu of that QP is \d+ bytes, as it is here" + WHICH
-INVALID = REFUSED + r"\(invalid request\)\. Check that "
+MTU = r"or path_mtu of that QP is not \d+ bytes, which it is here" + WHICH
+INVALID = REFUSED + r"\(invalid request\): either "
 SILENT = (fr"{QP} at 127.0.0.1 gave no answer in 3 tries, each of at least 4\.2 ms \(timeout code 10, retry_cnt 2\): check that dest_qp_num and the "
-          "GIDs are right at both ends, that the peer's QP is in RTR or RTS, and that the network lets UDP port 4791 through$")
+          r"GIDs are right at both ends, that the peer's process runs \(is not stopped, hung or ended\), that its QP is in RTR or RTS, and that the "
+          "network lets UDP port 4791 through$")
 
 
 class Mistake:
@@ -62,43 +64,43 @@ class Mistake:
 
 def access(reason, request=WRITE):
     """The far end finds the mistake; the near end is told of it where it may look."""
-    refused = (fr"{REFUSED}\(remote access error\)\. Check that an MR or bound MW there has this rkey now \(it was not deregistered, "
-               fr"invalidated or bound again\); it is of the PD of that QP; it has {FLAG[request]}; it contains the whole range{WHICH}")
+    refused = (fr"{REFUSED}\(remote access error\): either no MR or bound MW there has this rkey now \(it was deregistered, invalidated or "
+               fr"bound again\), or it is of another PD than that QP, or it lacks {FLAG[request]}, or the range is not inside of it{WHICH}")
     return Mistake(reason, reason, refused, request + ": ")
 
 
 EXPECTED = {
     "rkey-is-lkey": access(r"that is the lkey of the MR of 4096 bytes at 0x[0-9a-f]+, its rkey is 0x[0-9a-f]{8}$"),
-    "rkey-swapped": access(r"the rkey is byte-swapped: 0x[0-9a-f]{8} is that of " + MR, READ),
+    "rkey-swapped": access(r"the rkey is byte-swapped: 0x[0-9a-f]{8} is that of " + REMOTE, READ),
     "rkey-unknown": access(r"no MR or bound MW has this rkey$"),
-    "range-too-long": access(r"the range ends 100 bytes past the end of " + MR),
-    "range-too-early": access(r"the range begins 16 bytes before the start of " + MR),
-    "address-swapped": access(r"the address is byte-swapped: 0x0000[0-9a-f]{12} is in " + MR),
-    "address-truncated": access(r"the address has lost its upper 32 bits: 0x[0-9a-f]{9,12} is in " + MR),
-    "no-remote-write": access(MR + r" lacks IBV_ACCESS_REMOTE_WRITE, it was registered with IBV_ACCESS_LOCAL_WRITE \| "
+    "range-too-long": access(r"the range ends 100 bytes past the end of " + REMOTE),
+    "range-too-early": access(r"the range begins 16 bytes before the start of " + REMOTE),
+    "address-swapped": access(r"the address is byte-swapped: 0x0000[0-9a-f]{12} is in " + REMOTE),
+    "address-truncated": access(r"the address has lost its upper 32 bits: 0x[0-9a-f]{9,12} is in " + REMOTE),
+    "no-remote-write": access(REMOTE + r" lacks IBV_ACCESS_REMOTE_WRITE, it was registered with IBV_ACCESS_LOCAL_WRITE \| "
                                    r"IBV_ACCESS_REMOTE_READ \| IBV_ACCESS_REMOTE_ATOMIC$"),
-    "no-remote-read": access(MR + r" lacks IBV_ACCESS_REMOTE_READ", READ),
-    "no-remote-atomic": access(MR + r" lacks IBV_ACCESS_REMOTE_ATOMIC", ATOMIC),
+    "no-remote-read": access(REMOTE + r" lacks IBV_ACCESS_REMOTE_READ", READ),
+    "no-remote-atomic": access(REMOTE + r" lacks IBV_ACCESS_REMOTE_ATOMIC", ATOMIC),
     "qp-without-remote-write": Mistake(fr"qp_access_flags of {QP} lack IBV_ACCESS_REMOTE_WRITE$",
                                        fr"qp_access_flags of {QP} lack IBV_ACCESS_REMOTE_WRITE$",
-                                       f"{INVALID}qp_access_flags of that QP have IBV_ACCESS_REMOTE_WRITE; {MTU}", WRITE + ": "),
+                                       f"{INVALID}qp_access_flags of that QP lack IBV_ACCESS_REMOTE_WRITE, {MTU}", WRITE + ": "),
     "far-deregistered": access(r"the MR of this rkey was deregistered \d.* ago by thread \d+"),
-    "far-other-pd": access(MR + r" belongs to PD \d+, but (the QP|the responder's QP) to PD \d+$"),
+    "far-other-pd": access(REMOTE + r" belongs to PD \d+, but (the QP|the responder's QP) to PD \d+$"),
     "window-rebound": access(r"the MW was bound again, its rkey is 0x[0-9a-f]{8} now$"),
     "window-unbound": access(r"the MW of this rkey is not bound: it never was, or was invalidated$"),
     "too-many-reads": Mistake(fr"wr_id 471\d .*: more RDMA READs and atomics at once than max_dest_rd_atomic of {QP} permits \(1\): "
                               fr"max_rd_atomic of {QP} is 8, but may be at most 1$",
                               fr"incoming {READ} from {QP}.*: more RDMA READs and atomics at once than max_dest_rd_atomic of {QP} "
                               fr"permits \(1\): max_rd_atomic of {QP} (is 8, but )?may be at most 1$",
-                              rf"wr_id 471\d .*: {INVALID}qp_access_flags of that QP have IBV_ACCESS_REMOTE_READ; "
-                              rf"max_dest_rd_atomic of that QP is at least 8, which is max_rd_atomic here{WHICH}",
+                              rf"wr_id 471\d .*: {INVALID}qp_access_flags of that QP lack IBV_ACCESS_REMOTE_READ, "
+                              rf"or max_dest_rd_atomic of that QP is less than 8, which is max_rd_atomic here{WHICH}",
                               first=""),
     "no-reads-granted": Mistake(READ + r": max_rd_atomic of the QP is 0, so it cannot send an RDMA READ or an atomic \(an attribute of ibv_modify_qp to RTS\)$"),
     "receive-too-small": Mistake(fr"SEND of 256 bytes: the receive wr_id 77 \(0x4d\) of {QP} has 100 bytes, 156 too few",
                                  r"receive wr_id 77 \(0x4d\): it has 100 bytes, 156 too few",
-                                 fr"SEND of 256 bytes: {INVALID}the receive posted there has at least 256 bytes; {MTU}"),
-    "datagram-without-grh": Mistake(None, r"receive wr_id 77 \(0x4d\): it has 100 bytes, 40 too few \(the message has 100, and "
-                                          r"40 for the GRH come in front of it\)$"),
+                                 fr"SEND of 256 bytes: {INVALID}the receive posted there has fewer than 256 bytes, {MTU}"),
+    "datagram-without-grh": Mistake(None, r"receive wr_id 77 \(0x4d\): it has 100 bytes, 40 too few: post receives of at least 140, "
+                                          r"40 for the GRH in front and 100 for the message$"),
     "receive-not-writable": Mistake(fr"SEND of 64 bytes: {QP}.* cannot use its posted receive wr_id 77 \(0x4d\){SGE}{MR} lacks "
                                     "IBV_ACCESS_LOCAL_WRITE, it was registered with no access flags$",
                                     fr"receive wr_id 77 \(0x4d\){SGE}{MR} lacks IBV_ACCESS_LOCAL_WRITE",
@@ -132,7 +134,7 @@ EXPECTED = {
     "wrong-mtu": Mistake(fr"SEND of 2048 bytes: path_mtu of the two ends differs: it is 1024 bytes at {QP}, and 2048 at {QP}$",
                          fr"incoming SEND from {QP}.*: path_mtu of the two ends differs: it is 1024 bytes at {QP}, and (2048 at|more "
                          fr"at|a packet with 2048 bytes of payload came from) {QP}$",
-                         fr"SEND of 2048 bytes: {INVALID}the receive posted there has at least 2048 bytes; {MTU}"),
+                         fr"SEND of 2048 bytes: {INVALID}the receive posted there has fewer than 2048 bytes, {MTU}"),
 }
 
 
@@ -172,6 +174,10 @@ class Run:
                 raise AssertionError(f"process {pid} does not say {pattern.pattern!r}: {[one['cause'] for one in self.told]}")
             *lines, self.rest = (self.rest + data).split(b"\n")
             self.told += [json.loads(line) for line in lines if line.startswith(b"{")]
+        for one in self.told:
+            state = re.search("went to (ERR|SQE)", one["cause"])
+            if state and one["pid"] == pid and pattern.search(one["cause"]):
+                tap.equal(one["object"]["state"], state.group(1), one)
         self.why(pid, pattern)
 
     def why(self, pid, pattern):
@@ -196,6 +202,14 @@ def check(name, path):
 def test_each_program_has_its_words():
     listed = subprocess.run([MISTAKES], capture_output=True, text=True, check=False, env=environment("same")).stdout.split()
     tap.equal(sorted(listed), sorted(EXPECTED))
+
+
+def test_the_end_without_a_receive_names_the_operation():
+    for path in "ring", "wire":
+        for name, operation in (("no-receive", "a SEND"), ("no-receive-for-immediate", "an RDMA WRITE with immediate")):
+            with Run(name, path) as run:
+                run.says(run.near, EXPECTED[name].near)
+                run.why(run.far, re.compile(f"^{QP} has no receive posted: {operation} of {QP}"))
 
 
 def test_another_user_hears_what_a_nak_says():

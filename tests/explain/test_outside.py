@@ -95,7 +95,7 @@ def test_one_that_is_stopped():
         situation.until_it_hangs()
         situation.next_explanation()
         os.kill(situation.pid, signal.SIGSTOP)
-        matches(r"the thread that read it is the one that is blocked \(it can never acknowledge\)$", why(situation.pid))
+        matches(r"the thread that read it is the one that is blocked, so only another thread can acknowledge it$", why(situation.pid))
         os.kill(situation.pid, signal.SIGCONT)
         situation.end()
 

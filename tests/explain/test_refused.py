@@ -39,9 +39,9 @@ CAUSES = {
     "skipped-init": MODIFY + r"RESET to RTR is not a transition of a QP of this type \(from RESET: to RESET or INIT\)$",
     "lid-alone": MODIFY + r"ah_attr\.is_global is 0: RoCE needs a GRH",
     "no-such-gid": MODIFY + r"ah_attr\.grh\.sgid_index is 77, where the port has no GID; it has 0",
-    "gid-of-other-family": MODIFY + r"grh\.dgid and the GID at sgid_index 0 are an IPv4 and an IPv6 address: choose the sgid_index ",
+    "gid-of-other-family": MODIFY + r"grh\.dgid is an IPv6 address, and the GID at sgid_index 0 an IPv4 address: (use sgid_index \d+|choose the sgid_index of the other family .*)$",
     "reads-of-the-peer": MODIFY + r"max_rd_atomic is 200, but may be at most \d+ \(max_qp_init_rd_atom of ibv_query_device\(\)\)$",
-    "mtu-in-bytes": MODIFY + r"path_mtu is 1024, which is not a value of enum ibv_mtu \(IBV_MTU_256 is 1, IBV_MTU_4096 is 5\)$",
+    "mtu-in-bytes": MODIFY + r"path_mtu is 1024, which is not a value of enum ibv_mtu \(IBV_MTU_1024 is 3\)$",
     "too-many-reads": MODIFY + r"max_dest_rd_atomic is 200, but may be at most \d+ \(max_qp_rd_atom of ibv_query_device\(\)\)$",
     "access-of-qp": MODIFY + r"qp_access_flags has 0x1000, but may only have IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE, ",
     "port-zero": MODIFY + r"port_num is 0, but has to be 1$",
@@ -167,9 +167,9 @@ def test_a_trial_is_told_at_the_end_of_a_program_that_fails():
     for name, pattern in TRIALS.items():
         with Run(name, "text") as run:
             lines = told(run.end())
-        tap.equal(len(lines), 2, lines)
+        # What it counts was told: nothing is left to say.
+        tap.equal(len(lines), 1, lines)
         assert re.search("^" + pattern, lines[0]), lines
-        assert "failed call" in lines[1], lines
 
 
 def test_a_trial_is_told_at_once_if_all_is():

@@ -421,8 +421,9 @@ static void accounts_of_each_kind(void **state)
     assert_null(strstr(blocked(OBJECT_CQ, 0), "too many"));
     f->qps[0].provenance.destroying_by = FIXTURE_THREAD;
     f->qps[0].provenance.destroying_ns = FIXTURE_AGO(1000);
-    assert_contains(blocked(OBJECT_QP, 0),
-                    "; the thread that read it is the one that is blocked (it can never acknowledge)");
+    assert_contains(
+        blocked(OBJECT_QP, 0),
+        "; the thread that read it is the one that is blocked, so only another thread can acknowledge it");
 }
 
 static const char *resumed(enum object_kind kind, uint32_t number)
@@ -602,6 +603,7 @@ static void why_a_path_is_not_mapped_is_told(void **state)
         {PATH_WHY_UNKNOWN, " of process 4711 (path: shared-memory ring)"},
     };
 
+    post(1, 1); /* what a destroy discards */
     for (size_t i = 0; i < array_size(reasons); i++) {
         struct view view;
 
@@ -612,6 +614,12 @@ static void why_a_path_is_not_mapped_is_told(void **state)
         out_init(&out, false, SIZE_MAX);
         explain_list(&view, &out, true);
         assert_contains(out.text, reasons[i].words);
+        /* It is about speed: not in the explanation of a loss. */
+        out_fini(&out);
+        out_init(&out, false, SIZE_MAX);
+        assert_true(explain_losses(&view, &out, OBJECT_QP, 0));
+        assert_contains(out.text, " of process 4711");
+        assert_null(strstr(out.text, "(path: "));
     }
 }
 
@@ -667,7 +675,13 @@ static void unpolled_completions_without_an_event(void **state)
     cq->owed = 0;
     cq->window_by = cq->window_waits_by = FIXTURE_THREAD;
     cq->window_waits_ns = FIXTURE_AGO(1500);
-    assert_contains(said(explain_hang, OBJECT_CQ, 0), "and has been deadlocked with itself for 1.5 s");
+    assert_contains(said(explain_hang, OBJECT_CQ, 0),
+                    "it then called a poll of the CQ and has been deadlocked with itself for 1.5 s");
+    cq->window_waits_in = CQ_IN_START_POLL;
+    assert_contains(said(explain_hang, OBJECT_CQ, 0), "it then called ibv_start_poll() and has");
+    cq->window_waits_by = FIXTURE_THREAD + 1;
+    cq->window_waits_in = CQ_IN_POLL;
+    assert_contains(said(explain_hang, OBJECT_CQ, 0), " has waited in ibv_poll_cq() for 1.5 s");
 }
 
 static void queues_that_stand_still(void **state)
@@ -682,6 +696,8 @@ static void queues_that_stand_still(void **state)
     assert_null(said(explain_hang, OBJECT_QP, 0));
     qp->responder.nak_sent = NAK_OF_PACKET;
     assert_contains(said(explain_hang, OBJECT_QP, 0), "has no receive posted: a SEND of QP 0x000013");
+    qp->responder.wanting_write = 1;
+    assert_contains(said(explain_hang, OBJECT_QP, 0), ": an RDMA WRITE with immediate of QP 0x000013");
     qp->receive.posted++;
     assert_null(said(explain_hang, OBJECT_QP, 0));
     sender = post(FIXTURE_SLOTS, FIXTURE_SLOTS);

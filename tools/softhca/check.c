@@ -48,7 +48,7 @@ static void print_counts(bool json, const struct connection_findings *findings)
                "\"risks\":%u}\n",
                findings->connections, findings->alone, findings->wrong, findings->nic, findings->risks);
     else
-        printf("%u connected QP%s checked%s: %u wrong, %u would fail on a NIC, %u risk%s\n",
+        printf("%u connection%s checked%s. Findings: %u wrong, %u that would fail on a NIC, %u risk%s\n",
                findings->connections, findings->connections == 1 ? "" : "s",
                findings->alone ? ", some at one end alone" : "", findings->wrong, findings->nic,
                findings->risks, findings->risks == 1 ? "" : "s");

@@ -147,10 +147,8 @@ static bool has_topic(unsigned kind)
 static bool is_new(unsigned kind, uint64_t topic, bool *ret_last)
 {
     *ret_last = false;
-    if (has_topic(kind) && !told_once_topic(&told, topic)) {
-        remarks[REMARK_REPEATED]++;
+    if (has_topic(kind) && !told_once_topic(&told, topic))
         return false;
-    }
     return form == FORM_JSON || told_once_kind(&told, kind, ret_last);
 }
 
@@ -470,18 +468,24 @@ void explainer_tell_overruns(void)
 /* The last call that was refused before the program gave up, of those that may be trials: it may be why. */
 static void tell_untold_refusal(void)
 {
+    struct refused_record record;
     struct view view;
     struct out out;
 
     if (untold_refusal == NO_OBJECT || !open_view(&view))
         return;
     begin(&out, false);
-    if (explain_refusal(&view, &out, untold_refusal))
+    if (explain_refusal(&view, &out, untold_refusal) &&
+        view_record(&view, &view.header.refusals, untold_refusal, &record)) {
         out_print(&out, NULL);
+        lock_acquire(&lock);
+        remarks[REMARK_REFUSED] -= min_of(remarks[REMARK_REFUSED], record.count);
+        lock_release(&lock);
+    }
     out_fini(&out);
 }
 
-/* What was counted, if the program failed: it may be part of the reason. */
+/* What was counted and not told, if the program failed: it may be part of the reason. Objects that are left are not. */
 static void tell_remarks(void)
 {
     struct words words = {.length = 0};

@@ -142,7 +142,7 @@ int cq_next_poll(struct cq *cq);
 void cq_end_poll(struct cq *cq);
 
 /* Takes poll_lock. */
-void cq_poll_enter(struct cq *cq);
+void cq_poll_enter(struct cq *cq, enum cq_poll_call call);
 /* The holder of poll_lock does not (away) or does access the ring from now on. */
 void cq_stay_away(struct cq *cq, bool away);
 

@@ -10,7 +10,7 @@
 
 /* Waits for poll_lock. If a thread is in extended polling, which takes as long as the program likes, and for ever if it
  * forgets to end it or polls again, the wait is published for explanations. */
-static cold_path void wait_for_polling(struct cq *cq)
+static cold_path void wait_for_polling(struct cq *cq, enum cq_poll_call call)
 {
     struct cq_record *record = cq->record;
     bool told = atomic_load_explicit(&record->window_by, memory_order_relaxed) &&
@@ -18,7 +18,8 @@ static cold_path void wait_for_polling(struct cq *cq)
 
     if (told) {
         atomic_store_explicit(&record->window_waits_by, (uint32_t)sys_gettid(), memory_order_relaxed);
-        /* Release: a reader that sees the time also sees the thread. */
+        atomic_store_explicit(&record->window_waits_in, call, memory_order_relaxed);
+        /* Release: a reader that sees the time also sees the thread and its call. */
         atomic_store_explicit(&record->window_waits_ns, sys_now(), memory_order_release);
     }
     lock_acquire(&cq->poll_lock);
@@ -26,10 +27,10 @@ static cold_path void wait_for_polling(struct cq *cq)
         atomic_store_explicit(&record->window_waits_ns, 0, memory_order_relaxed);
 }
 
-void cq_poll_enter(struct cq *cq)
+void cq_poll_enter(struct cq *cq, enum cq_poll_call call)
 {
     if (unlikely(!lock_try(&cq->poll_lock)))
-        wait_for_polling(cq);
+        wait_for_polling(cq, call);
 }
 
 static void set_window(struct cq *cq, uint32_t thread)
@@ -92,7 +93,7 @@ static int take(struct cq *cq, int count, struct ibv_wc *wc)
     bool error = false;
     int taken = 0;
 
-    cq_poll_enter(cq);
+    cq_poll_enter(cq, CQ_IN_POLL);
     /* Partner: the release in cq_push(). */
     produced = atomic_load_explicit(&record->produced, memory_order_acquire);
     consumed = atomic_load_explicit(&record->consumed, memory_order_relaxed);
@@ -196,7 +197,7 @@ static bool open_window(struct cq *cq)
 {
     if (looks_empty(cq))
         return false;
-    cq_poll_enter(cq);
+    cq_poll_enter(cq, CQ_IN_START_POLL);
     set_window(cq, (uint32_t)sys_gettid());
     if (load_next(cq))
         return true;

@@ -89,7 +89,7 @@ int cq_resize(struct cq *cq, uint32_t cqe)
     if (error)
         return error;
 
-    cq_poll_enter(cq);
+    cq_poll_enter(cq, CQ_IN_RESIZE);
     /* A producer that holds `lock` and needs space can compact the ring while this thread waits for `lock`. */
     cq_stay_away(cq, true);
     lock_acquire(&cq->lock);

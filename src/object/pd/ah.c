@@ -22,6 +22,21 @@ static bool gid_is_zero(const uint8_t gid[16])
     return memcmp(gid, zero, sizeof(zero)) == 0;
 }
 
+/* 1 + the first index of a GID that can reach it: of its family, and link-local as it is; 0: there is none. */
+static uint32_t index_for(const struct device *device, const uint8_t destination[16])
+{
+    uint32_t valid = device_valid_gids(&host_devices, device), ifindex;
+    uint8_t gid[16];
+
+    for (uint32_t i = 0; i < 32; i++) {
+        if (valid & 1u << i && device_query_gid(&host_devices, device, i, gid, &ifindex) == 0 &&
+            gid_is_ipv4_mapped(gid) == gid_is_ipv4_mapped(destination) &&
+            gid_is_link_local(gid) == gid_is_link_local(destination))
+            return i + 1;
+    }
+    return 0;
+}
+
 int path_resolve(struct context *context, const struct ibv_ah_attr *attributes, struct path_address *ret_path)
 {
     const struct ibv_global_route *route = &attributes->grh;
@@ -53,7 +68,8 @@ int path_resolve(struct context *context, const struct ibv_ah_attr *attributes, 
     if (!path.is_multicast) {
         /* An IPv4 source cannot reach an IPv6 destination, nor the reverse. */
         if (gid_is_ipv4_mapped(path.source_gid) != gid_is_ipv4_mapped(destination))
-            return refuse(-EINVAL, REFUSAL_FAMILIES, "grh.dgid", route->sgid_index, 0, 0);
+            return refuse(-EINVAL, REFUSAL_FAMILIES, "grh.dgid", route->sgid_index,
+                          gid_is_ipv4_mapped(destination) ? 1 : 2, index_for(context->device, destination));
         if (device_table_is_local(&host_devices, destination, &ifindex))
             path.destination_ifindex = ifindex;
     }
