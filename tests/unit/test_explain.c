@@ -465,10 +465,18 @@ static void losses_of_each_kind(void **state)
                     "ibv_destroy_qp(QP 0x000012 \"fixture\") discarded 3 outstanding sends, 1 "
                     "unpolled completion, 2 unused receives, 1 unread event (QP state RTS)");
     assert_contains(out.text, "outstanding sends: wr_id 100, 101, 200\n");
+    assert_contains(out.text, "it is successful: harmless, unless the program waits for it\n");
     f->cqs[0].armed = CQ_ARMED_ANY;
     assert_contains(losses(OBJECT_CQ, 0),
                     "ibv_destroy_cq(CQ 0 \"fixture\") discarded 2 unpolled completions, an armed "
                     "notification (ibv_req_notify_cq)");
+    assert_contains(out.text,
+                    "all of them are successful: harmless, unless the program waits for one of them\n");
+    assert_int_equal(out.remarks[REMARK_COMPLETIONS], 0);
+    fixture_cqe(&f->cqs[0], 2)->status = IBV_WC_WR_FLUSH_ERR;
+    assert_contains(losses(OBJECT_CQ, 0), "discarded 2 unpolled completions");
+    assert_null(strstr(out.text, "harmless"));
+    assert_int_equal(out.remarks[REMARK_COMPLETIONS], 1);
     f->srqs[0].posted = 5;
     f->srqs[0].limit = 2;
     for (uint32_t i = 0; i < 5; i++)
