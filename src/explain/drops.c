@@ -23,6 +23,17 @@ static void add_sender(struct words *words, const struct drop_record *drop)
     }
 }
 
+/* That the process has no such QP, or no longer. */
+static void add_missing(const struct view *view, struct words *words, uint32_t qpn)
+{
+    struct words destroyed = {.length = 0};
+
+    if (words_add_destroyed_qp(view, &destroyed, qpn))
+        words_add(words, "QP 0x%06x %s", qpn, destroyed.text);
+    else
+        words_add(words, "it has no QP 0x%06x", qpn);
+}
+
 /* Why, with the values of the last one. where: "the QP", or its label. */
 static void add_reason(struct words *words, enum drop_reason reason, const struct drop_record *drop,
                        const char *where)
@@ -164,7 +175,7 @@ unsigned explain_strays(const struct view *view, struct out *out)
         add_count(view, &cause, drop, i == STRAY_FRAME ? "frame" : "datagram");
         words_add(&cause, ": ");
         if (i == STRAY_QPN) {
-            words_add(&cause, "it has no QP 0x%06x", drop->seen);
+            add_missing(view, &cause, drop->seen);
         } else if (i == STRAY_GROUP) {
             words_add(&cause, "no QP of it is attached to group ");
             words_add_gid(&cause, drop->group);
@@ -249,7 +260,7 @@ unsigned explain_far_drops(const struct view *view, struct out *out)
             continue;
         objects_for_each(there, 1u << OBJECT_QP, tell_sender, &search);
         words_add(&where, "process %d", shown_pid(there));
-        words_add(&why, "it has no QP 0x%06x", unknown->seen);
+        add_missing(there, &why, unknown->seen);
         tell_one(&search, there, unknown, "unknown_qpn", unknown->seen, &where, &why);
     }
     return search.found;

@@ -117,6 +117,8 @@ struct wr_ids {
 void wr_ids_add(struct wr_ids *ids, uint64_t wr_id);
 void wr_ids_finish(struct wr_ids *ids);
 
+/* wait.c: "since 1.2 s: ibv_modify_qp() by thread 4242 (app)", or "since it was created, 1.2 s ago"; false: not known. */
+bool words_add_since(const struct view *view, struct words *words, const struct qp_record *qp);
 /* wait.c: why the WQE that is next is not sent; who has to acknowledge what was sent, and when its last
  * packet came. */
 void words_add_wait(const struct view *view, struct words *words, const struct qp_record *qp);

@@ -48,6 +48,8 @@ INVALID = REFUSED + r"\(invalid request\)\. Check that "
 SILENT = (fr"{QP} at 127.0.0.1 gave no answer in 3 tries, each of at least 4\.2 ms \(timeout code 10, retry_cnt 2\): check that dest_qp_num and the "
           "GIDs are right at both ends, that the peer's QP is in RTR or RTS, and that the network lets UDP port 4791 through$")
 
+BY = r"by thread \d+ \(\S+\)"
+
 
 class Mistake:
     """What both ends say behind "went to ERR: ". wire: what the near end says if it sees packets only; None: the same.
@@ -114,9 +116,10 @@ EXPECTED = {
     "near-other-pd": Mistake(fr"SEND{SGE}{MR} belongs to PD \d+, but (the QP|the responder's QP) to PD \d+$"),
     "read-without-local-write": Mistake(fr"RDMA READ{SGE}{MR} lacks IBV_ACCESS_LOCAL_WRITE, it was registered with no access "
                                         "flags$"),
-    "far-destroyed": Mistake(fr"{WRITE}: {QP}.* was destroyed, or never existed$", None,
+    "far-destroyed": Mistake(fr"{WRITE}: {QP}.* was destroyed [\d.]+ m?s ago {BY}$", None,
                              fr"{WRITE}: {SILENT}"),
-    "far-reset": Mistake(fr"{WRITE}: {QP}.* is in RESET, where it drops all requests$", None,
+    "far-reset": Mistake(fr"{WRITE}: {QP}.* is in RESET \(since [\d.]+ m?s: ibv_modify_qp\(\) {BY}\), where it drops all "
+                         r"requests$", None,
                          fr"{WRITE}: {SILENT}"),
     "far-in-error": Mistake(fr"{WRITE}: {QP}.* went to ERR .*: ibv_modify_qp\(IBV_QPS_ERR\) by thread", None,
                             fr"{WRITE}: {SILENT}"),

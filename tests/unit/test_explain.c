@@ -197,6 +197,13 @@ static void where_the_peer_is(void **state)
     post(1, 0)->waiting = SENDER_WAITS_FOR_LINK;
     f->qps[0].path.kind = PATH_SEARCHED;
     assert_contains(why(100), "looking up the process that owns QP 0x000013");
+    post(2, 1)->waiting = SENDER_WAITS_IN_SQD;
+    f->qps[0].state = IBV_QPS_SQD;
+    f->qps[0].changed = fixture_view().stamp - 1200;
+    f->qps[0].changed_by = 77;
+    assert_contains(
+        why(101),
+        "the QP is in SQD (since 1.2 s: ibv_modify_qp() by thread 77): no new work request is started");
 }
 
 static void ended_sends(void **state)
