@@ -148,11 +148,35 @@ static void add_silence(const struct view *view, struct words *words, const stru
     add_retries(words, qp);
 }
 
+/* A process answers for the numbers that it owns while it runs. */
+static void add_lookup(const struct view *view, struct words *words, const struct qp_record *qp)
+{
+    const struct view *there;
+    struct object peer;
+
+    words_add(words, "looking up the process that owns QP 0x%06x", qp->attributes.dest_qpn);
+    if (qp->path.since != STAMP_NONE) {
+        words_add(words, ", without an answer for ");
+        words_add_duration(words, view_stamp_age(view, qp->path.since));
+    }
+    for (unsigned i = 0; view->find_process && (there = view->find_process(i)) != NULL; i++) {
+        if (!there->pid || !object_read_qpn(there, qp->attributes.dest_qpn, &peer) || peer.qp.opened)
+            continue;
+        words_add(words, ": it is process %d", (int)there->pid);
+        if (process_is_stopped(there, there->pid))
+            words_add(words, ", which is stopped and answers once it is continued (kill -CONT %d)",
+                      (int)there->pid);
+        return;
+    }
+    if (view->find_process)
+        words_add(words, ": no process that can be looked at here has that QP");
+}
+
 static void add_full_link(const struct view *view, struct words *words, const struct qp_record *qp)
 {
     switch ((enum path_kind)qp->path.kind) {
     case PATH_SEARCHED:
-        words_add(words, "looking up the process that owns QP 0x%06x", qp->attributes.dest_qpn);
+        add_lookup(view, words, qp);
         return;
     case PATH_NOBODY:
     case PATH_GONE:

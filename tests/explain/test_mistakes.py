@@ -10,6 +10,7 @@ import json
 import os
 import re
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -199,6 +200,28 @@ def check(name, path):
 def test_each_program_has_its_words():
     listed = subprocess.run([MISTAKES], capture_output=True, text=True, check=False, env=environment("same")).stdout.split()
     tap.equal(sorted(listed), sorted(EXPECTED))
+
+
+def test_who_does_not_answer_a_look_up():
+    with subprocess.Popen([*ALONE, MISTAKES, "far-stopped"], env=environment("ring"), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          stderr=subprocess.DEVNULL) as process:
+        pattern = re.compile(fr"^{QP}: 1 outstanding send.*: looking up the process that owns {QP}, without an answer for [\d.]+ m?s: it is "
+                             r"process (\d+), which is stopped and answers once it is continued \(kill -CONT \1\)")
+        try:
+            until = time.monotonic() + PATIENCE
+            found = None
+            while not found:
+                said = subprocess.run([SOFTHCA, "why", "--json", str(process.pid)], stdin=subprocess.DEVNULL, capture_output=True,
+                                      text=True, timeout=PATIENCE, check=False).stdout
+                causes = [json.loads(line)["cause"] for line in said.splitlines()]
+                found = next(filter(None, map(pattern.search, causes)), None)
+                if time.monotonic() > until:
+                    raise AssertionError(f"{pattern.pattern!r} is none of {causes}")
+            os.kill(int(found[1]), signal.SIGCONT)
+            tap.equal(process.stdout.readline().split()[:1], [b"done"])
+        except BaseException:
+            process.kill()
+            raise
 
 
 def test_another_user_hears_what_a_nak_says():
