@@ -67,6 +67,8 @@ bool explain_drops(const struct view *view, struct out *out, uint32_t number, en
 bool explain_drops_of(const struct view *view, struct out *out, const struct object *qp);
 unsigned explain_strays(const struct view *view, struct out *out);
 unsigned explain_far_drops(const struct view *view, struct out *out);
+/* drops.c: requests that came for numbers that no process of the host owns, whoever has seen them. */
+unsigned explain_host_drops(const struct view *view, struct out *out);
 
 /* refused.c: a call that was refused; all of them that are recorded, which returns their number. */
 bool explain_refusal(const struct view *view, struct out *out, uint32_t number);

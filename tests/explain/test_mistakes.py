@@ -50,13 +50,15 @@ SILENT = (fr"{QP} at 127.0.0.1 gave no answer in 3 tries, each of at least 4\.2 
           "GIDs are right at both ends, that the peer's QP is in RTR or RTS, and that the network lets UDP port 4791 through$")
 
 BY = r"by thread \d+ \(\S+\)"
+REQUESTS = r"\d+ requests?(, the last|,) [\d.]+ m?s ago"
 
 
 class Mistake:
     """What both ends say behind "went to ERR: ". wire: what the near end says if it sees packets only; None: the same.
-    status of the near end's completion and of the far end's; a cause of rules/fault.h."""
+    silent: what `why` says of the far end's process, which has dropped the requests without an answer."""
 
-    def __init__(self, near, far=None, wire=None, request="", first=NEAR, paths=tuple(PATHS)):
+    def __init__(self, near, far=None, wire=None, request="", first=NEAR, paths=tuple(PATHS), silent=None):
+        self.silent = silent
         self.near, self.far, self.wire, self.paths = near and first + request + near, far, wire, paths
         self.wire = self.near if wire is None else wire and first + request + wire
         if self.far and request:
@@ -118,12 +120,15 @@ EXPECTED = {
     "read-without-local-write": Mistake(fr"RDMA READ{SGE}{MR} lacks IBV_ACCESS_LOCAL_WRITE, it was registered with no access "
                                         "flags$"),
     "far-destroyed": Mistake(fr"{WRITE}: {QP}.* was destroyed [\d.]+ m?s ago {BY}$", None,
-                             fr"{WRITE}: {SILENT}"),
+                             fr"{WRITE}: {SILENT}",
+                             silent=fr"^this process dropped {REQUESTS}: {QP} was destroyed [\d.]+ m?s ago {BY} \("),
     "far-reset": Mistake(fr"{WRITE}: {QP}.* is in RESET \(since [\d.]+ m?s: ibv_modify_qp\(\) {BY}\), where it drops all "
                          r"requests$", None,
-                         fr"{WRITE}: {SILENT}"),
+                         fr"{WRITE}: {SILENT}",
+                         silent=fr"^{QP} is in RESET since [\d.]+ m?s: ibv_modify_qp\(\) {BY}; it has dropped {REQUESTS} \("),
     "far-in-error": Mistake(fr"{WRITE}: {QP}.* went to ERR .*: ibv_modify_qp\(IBV_QPS_ERR\) by thread", None,
-                            fr"{WRITE}: {SILENT}"),
+                            fr"{WRITE}: {SILENT}",
+                            silent=fr"^{QP} went to ERR( [\d.]+ m?s ago)?: ibv_modify_qp\(IBV_QPS_ERR\) {BY}; it has dropped {REQUESTS} \("),
     "far-left": Mistake(fr"SEND of 64 bytes: (no process of this host owns {QP}: dest_qp_num is wrong, or its owner is not running "
                         r"yet or has ended|peer process \d+ has ended)$", None,
                         fr"SEND of 64 bytes: {SILENT}", paths=("ring", "cma", "mapped", "wire")),
@@ -132,7 +137,8 @@ EXPECTED = {
                          fr"SEND of 64 bytes: {QP} at 127.0.0.1 answers with PSN sequence errors: sq_psn here \(0x0003ef\) "
                          r"probably differs from rq_psn there \(retry_cnt 2\)$"),
     "wrong-qpn": Mistake(fr"SEND of 64 bytes: no process of this host owns {QP}: dest_qp_num is wrong", None,
-                         fr"SEND of 64 bytes: {SILENT}"),
+                         fr"SEND of 64 bytes: {SILENT}",
+                         silent=fr"^(this process|this host) dropped {REQUESTS}: no process of (this host|it) owns {QP} \("),
     "wrong-mtu": Mistake(fr"SEND of 2048 bytes: path_mtu of the two ends differs: it is 1024 bytes at {QP}, and 2048 at {QP}$",
                          fr"incoming SEND from {QP}.*: path_mtu of the two ends differs: it is 1024 bytes at {QP}, and (2048 at|more "
                          fr"at|a packet with 2048 bytes of payload came from) {QP}$",
@@ -195,6 +201,10 @@ def check(name, path):
             run.says(run.near, near)
         if mistake.far:
             run.says(run.far, mistake.far)
+        if name == "far-stopped":
+            run.why(run.far, re.compile(fr"^process {run.far} is stopped: what comes for it is not answered"))
+        if mistake.silent and (path == "wire" or name != "wrong-qpn"):
+            run.why(run.far, re.compile(mistake.silent + (r"from 127\.0\.0\.1" if path == "wire" else f"from {QP}")))
 
 
 def test_each_program_has_its_words():
