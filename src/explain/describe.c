@@ -94,7 +94,8 @@ static void describe_handle(struct out *out, const struct qp_record *qp, struct 
     }
 }
 
-static void describe_drops(struct out *out, const struct qp_rare *rare, struct words *words)
+static void describe_drops(struct out *out, const struct qp_record *qp, const struct qp_rare *rare,
+                           struct words *words)
 {
     static const struct {
         const char *key, *words;
@@ -107,6 +108,10 @@ static void describe_drops(struct out *out, const struct qp_rare *rare, struct w
     };
     bool any = false;
 
+    if (is_connected(qp)) {
+        out_number(out, reasons[DROP_STATE].key, rare->drops[DROP_STATE].count);
+        return;
+    }
     for (unsigned i = 0; i < DROP_REASONS; i++) {
         if (!rare->drops[i].count)
             continue;
@@ -167,7 +172,7 @@ static void describe_qp(const struct view *view, struct out *out, const struct o
         describe_path(out, &qp->path, detail, words);
     }
     describe_repairs(out, qp, !failed || cause == FAULT_SILENCE || cause == FAULT_PSN, words);
-    describe_drops(out, &object->rare, words);
+    describe_drops(out, qp, &object->rare, words);
     if (qp->type == IBV_QPT_XRC_RECV)
         describe_openers(out, qp, words);
     out_number(out, "multicast_groups", qp->multicast_groups);

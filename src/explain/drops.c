@@ -16,11 +16,23 @@ static bool is_known(const uint8_t gid[16])
 
 static void add_sender(struct words *words, const struct drop_record *drop)
 {
-    words_add(words, "from QP 0x%06x", drop->src_qpn);
+    if (drop->src_qpn)
+        words_add(words, "from QP 0x%06x", drop->src_qpn);
     if (is_known(drop->source)) {
-        words_add(words, " at ");
+        words_add(words, drop->src_qpn ? " at " : "from ");
         words_add_gid(words, drop->source);
     }
+}
+
+/* That the process has no such QP, or no longer. */
+static void add_missing(const struct view *view, struct words *words, uint32_t qpn)
+{
+    struct words destroyed = {.length = 0};
+
+    if (words_add_destroyed_qp(view, &destroyed, qpn))
+        words_add(words, "QP 0x%06x %s", qpn, destroyed.text);
+    else
+        words_add(words, "it has no QP 0x%06x", qpn);
 }
 
 /* Why, with the values of the last one. where: "the QP", or its label. */
@@ -114,10 +126,48 @@ static void explain_drop(const struct view *view, struct out *out, const struct 
     explanation_end(out);
 }
 
+static bool drops_requests(uint32_t state)
+{
+    return state == IBV_QPS_RESET || state == IBV_QPS_INIT || state == IBV_QPS_ERR;
+}
+
+/* A connected QP that the program has put, or left, in such a state: one that has failed is told as that. */
+static bool explain_dropped_requests(const struct view *view, struct out *out, const struct object *qp)
+{
+    const struct drop_record *drop = &qp->rare.drops[DROP_STATE];
+    const struct fault_record *fault = &qp->rare.fault;
+    struct words cause = {.length = 0};
+
+    if (!drop->count || !drops_requests(qp->qp.state) || !qp->qp.qpn ||
+        (fault->ns && !fault_is_wanted(fault)))
+        return false;
+    words_add(&cause, "%s ", object_label(view, qp).text);
+    if (!words_add_fault(view, &cause, qp)) {
+        words_add(&cause, "is in %s ", name_qp_state(qp->qp.state));
+        words_add_since(view, &cause, &qp->qp);
+    }
+    words_add(&cause, "; it has dropped ");
+    add_count(view, &cause, drop, "request");
+    words_add(&cause, " (");
+    add_sender(&cause, drop);
+    words_add(&cause, ")");
+    explanation_begin(view, out, "drops", cause.text);
+    describe_sample(view, out, "request_in_state", drop);
+    out_line(out, 1, "%s",
+             qp->qp.state == IBV_QPS_ERR
+                 ? "a QP in ERR takes nothing until ibv_modify_qp() has moved it to RESET, INIT and RTR"
+                 : "a QP takes requests from RTR on (ibv_modify_qp to INIT, then to RTR)");
+    object_describe(view, out, "object", 1, qp, STACK_LINES);
+    explanation_end(out);
+    return true;
+}
+
 bool explain_drops_of(const struct view *view, struct out *out, const struct object *qp)
 {
     bool any = false;
 
+    if (is_connected(&qp->qp))
+        return explain_dropped_requests(view, out, qp);
     for (unsigned i = 0; i < DROP_REASONS; i++) {
         if (!qp->rare.drops[i].count)
             continue;
@@ -149,8 +199,17 @@ static bool note_type(const struct view *view, const struct object *object, void
 
 unsigned explain_strays(const struct view *view, struct out *out)
 {
-    static const char *const keys[STRAY_REASONS] = {"unknown_qpn", "no_group", "no_rule"};
-    uint32_t types = 0;
+    static const struct {
+        const char *key, *what;
+        uint32_t types; /* of which QPs: a process without was offered such things because others have some */
+    } strays[STRAY_REASONS] = {
+        [STRAY_QPN] = {"unknown_qpn", "datagram", 1u << IBV_QPT_UD},
+        [STRAY_GROUP] = {"no_group", "datagram", 1u << IBV_QPT_UD},
+        [STRAY_FRAME] = {"no_rule", "frame", 1u << IBV_QPT_RAW_PACKET},
+        [STRAY_REQUEST] = {"request_to_unknown_qpn", "request", UINT32_MAX},
+        [STRAY_UNCLAIMED] = {"request_to_nobody", "request", UINT32_MAX},
+    };
+    uint32_t types = 1u << 31;
     unsigned found = 0;
 
     objects_for_each(view, 1u << OBJECT_QP, note_type, &types);
@@ -158,14 +217,15 @@ unsigned explain_strays(const struct view *view, struct out *out)
         const struct drop_record *drop = &view->header.strays[i];
         struct words cause = {.length = 0};
 
-        /* A process that has no QP for such things was offered them because others have. */
-        if (!drop->count || !(types & (i == STRAY_FRAME ? 1u << IBV_QPT_RAW_PACKET : 1u << IBV_QPT_UD)))
+        if (!drop->count || !(types & strays[i].types))
             continue;
         words_add(&cause, "this process dropped ");
-        add_count(view, &cause, drop, i == STRAY_FRAME ? "frame" : "datagram");
+        add_count(view, &cause, drop, strays[i].what);
         words_add(&cause, ": ");
-        if (i == STRAY_QPN) {
-            words_add(&cause, "it has no QP 0x%06x", drop->seen);
+        if (i == STRAY_QPN || i == STRAY_REQUEST) {
+            add_missing(view, &cause, drop->seen);
+        } else if (i == STRAY_UNCLAIMED) {
+            words_add(&cause, "no process of this host owns QP 0x%06x", drop->seen);
         } else if (i == STRAY_GROUP) {
             words_add(&cause, "no QP of it is attached to group ");
             words_add_gid(&cause, drop->group);
@@ -176,7 +236,7 @@ unsigned explain_strays(const struct view *view, struct out *out)
         add_sender(&cause, drop);
         words_add(&cause, ")");
         explanation_begin(view, out, "drops", cause.text);
-        describe_sample(view, out, keys[i], drop);
+        describe_sample(view, out, strays[i].key, drop);
         explanation_end(out);
         found++;
     }
@@ -237,6 +297,30 @@ static bool tell_sender(const struct view *view, const struct object *object, vo
     return true;
 }
 
+unsigned explain_host_drops(const struct view *view, struct out *out)
+{
+    const struct view *there;
+    unsigned found = 0;
+
+    for (unsigned i = 0; view->find_process && (there = view->find_process(i)) != NULL; i++) {
+        const struct drop_record *drop = &there->header.strays[STRAY_UNCLAIMED];
+        struct words cause = {.length = 0};
+
+        if (!drop->count)
+            continue;
+        words_add(&cause, "this host dropped ");
+        add_count(there, &cause, drop, "request");
+        words_add(&cause, ": no process of it owns QP 0x%06x (", drop->seen);
+        add_sender(&cause, drop);
+        words_add(&cause, ", seen by process %d)", shown_pid(there));
+        explanation_begin(view, out, "drops", cause.text);
+        describe_sample(there, out, "request_to_nobody", drop);
+        explanation_end(out);
+        found++;
+    }
+    return found;
+}
+
 unsigned explain_far_drops(const struct view *view, struct out *out)
 {
     struct search search = {.sender = view, .out = out};
@@ -250,7 +334,7 @@ unsigned explain_far_drops(const struct view *view, struct out *out)
             continue;
         objects_for_each(there, 1u << OBJECT_QP, tell_sender, &search);
         words_add(&where, "process %d", shown_pid(there));
-        words_add(&why, "it has no QP 0x%06x", unknown->seen);
+        add_missing(there, &why, unknown->seen);
         tell_one(&search, there, unknown, "unknown_qpn", unknown->seen, &where, &why);
     }
     return search.found;

@@ -67,6 +67,8 @@ bool explain_drops(const struct view *view, struct out *out, uint32_t number, en
 bool explain_drops_of(const struct view *view, struct out *out, const struct object *qp);
 unsigned explain_strays(const struct view *view, struct out *out);
 unsigned explain_far_drops(const struct view *view, struct out *out);
+/* drops.c: requests that came for numbers that no process of the host owns, whoever has seen them. */
+unsigned explain_host_drops(const struct view *view, struct out *out);
 
 /* refused.c: a call that was refused; all of them that are recorded, which returns their number. */
 bool explain_refusal(const struct view *view, struct out *out, uint32_t number);
@@ -117,6 +119,8 @@ struct wr_ids {
 void wr_ids_add(struct wr_ids *ids, uint64_t wr_id);
 void wr_ids_finish(struct wr_ids *ids);
 
+/* wait.c: "since 1.2 s: ibv_modify_qp() by thread 4242 (app)", or "since it was created, 1.2 s ago"; false: not known. */
+bool words_add_since(const struct view *view, struct words *words, const struct qp_record *qp);
 /* wait.c: why the WQE that is next is not sent; who has to acknowledge what was sent, and when its last
  * packet came. */
 void words_add_wait(const struct view *view, struct words *words, const struct qp_record *qp);

@@ -152,11 +152,14 @@ static bool is_receiving(uint32_t state)
 static bool add_silent_peer(const struct view *there, struct words *words, const struct object *qp)
 {
     const struct qp_attributes *ours = &qp->qp.attributes, *theirs;
+    struct words since = {.length = 0};
     struct object peer;
 
     if (!object_read_qpn(there, ours->dest_qpn, &peer) || !peer.qp.qpn) {
         add_peer(words, &qp->qp);
-        words_add(words, " was destroyed, or never existed");
+        words_add(words, " ");
+        if (!words_add_destroyed_qp(there, words, ours->dest_qpn))
+            words_add(words, "was destroyed, or never existed");
         return true;
     }
     theirs = &peer.qp.attributes;
@@ -168,7 +171,10 @@ static bool add_silent_peer(const struct view *there, struct words *words, const
         add_reason(there, words, &peer, false);
     } else if (!is_receiving(peer.qp.state)) {
         add_peer(words, &qp->qp);
-        words_add(words, " is in %s, where it drops all requests", name_qp_state(peer.qp.state));
+        words_add(words, " is in %s", name_qp_state(peer.qp.state));
+        if (words_add_since(there, &since, &peer.qp))
+            words_add(words, " (%s)", since.text);
+        words_add(words, ", where it drops all requests");
     } else if (peer.qp.path.kind == PATH_PORT_DOWN) {
         words_add(words, "at QP 0x%06x, ", ours->dest_qpn);
         words_add_port_down(words);

@@ -32,6 +32,35 @@ static void describe_loss(struct out *out, const struct loss *loss)
     out_line(out, 1, "%s: wr_id %s", loss->whats, loss->ids.words.text);
 }
 
+/* Unpolled completions. Of those that are successful nothing was to be learnt but that. */
+#define UNPOLLED                                                                                             \
+    {                                                                                                        \
+        .key = "completions", .what = "unpolled completion", .whats = "unpolled completions"                 \
+    }
+struct unpolled {
+    struct loss loss;
+    uint64_t failed; /* also flushed */
+};
+
+static void add_completion(struct unpolled *unpolled, const struct cqe *cqe)
+{
+    wr_ids_add(&unpolled->loss.ids, cqe->wr_id);
+    unpolled->failed += cqe->status != IBV_WC_SUCCESS;
+}
+
+static void describe_completions(struct out *out, const struct unpolled *unpolled)
+{
+    uint64_t total = unpolled->loss.ids.total;
+
+    describe_loss(out, &unpolled->loss);
+    if (!total)
+        return;
+    out_number(out, "failed_completions", unpolled->failed);
+    if (!unpolled->failed)
+        out_line(out, 1, "%s successful: harmless, unless the program waits for %s",
+                 total == 1 ? "it is" : "all of them are", total == 1 ? "it" : "one of them");
+}
+
 /* --- a QP ----------------------------------------------------------------------------------------------- */
 
 static void collect_sends(const struct view *view, const struct qp_record *qp, struct loss *loss)
@@ -54,7 +83,7 @@ static void collect_receives(const struct view *view, const struct receive_queue
     wr_ids_finish(&loss->ids);
 }
 
-static void collect_completions(const struct view *view, uint32_t number, uint32_t qpn, struct loss *loss)
+static void collect_completions(const struct view *view, uint32_t number, uint32_t qpn, struct unpolled *ret)
 {
     struct object cq;
     struct cqe cqe;
@@ -65,7 +94,7 @@ static void collect_completions(const struct view *view, uint32_t number, uint32
     count = entries_between(cq.cq.consumed, cq.cq.produced, LIMIT_CQE);
     for (uint32_t i = 0; i < count && cqe_read(view, &cq.cq, cq.cq.consumed + i, &cqe); i++) {
         if (cqe.qpn == qpn && cqe.kind != CQE_PURGED)
-            wr_ids_add(&loss->ids, cqe.wr_id);
+            add_completion(ret, &cqe);
     }
 }
 
@@ -74,8 +103,7 @@ static bool losses_of_qp(const struct view *view, struct out *out, const struct 
     const struct qp_record *qp = &object->qp;
     struct loss sends = {.key = "sends", .what = "outstanding send", .whats = "outstanding sends"};
     struct loss receives = {.key = "receives", .what = "unused receive", .whats = "unused receives"};
-    struct loss completions = {
-        .key = "completions", .what = "unpolled completion", .whats = "unpolled completions"};
+    struct unpolled completions = {UNPOLLED, 0};
     struct loss taken = {.key = "srq_receives",
                          .what = "SRQ receive of a partly received message",
                          .whats = "SRQ receives of partly received messages"};
@@ -88,21 +116,21 @@ static bool losses_of_qp(const struct view *view, struct out *out, const struct 
     collect_completions(view, qp->send_cq, object_qpn(object), &completions);
     if (qp->recv_cq != qp->send_cq)
         collect_completions(view, qp->recv_cq, object_qpn(object), &completions);
-    wr_ids_finish(&completions.ids);
+    wr_ids_finish(&completions.loss.ids);
     if (qp->receive.from_srq) {
         wr_ids_add(&taken.ids, qp->receive.srq_wr_id);
         wr_ids_finish(&taken.ids);
     }
-    if (!sends.ids.total && !receives.ids.total && !completions.ids.total && !taken.ids.total && !events)
+    if (!sends.ids.total && !receives.ids.total && !completions.loss.ids.total && !taken.ids.total && !events)
         return false;
     out->remarks[REMARK_SENDS] = sends.ids.total;
-    out->remarks[REMARK_COMPLETIONS] = completions.ids.total;
+    out->remarks[REMARK_COMPLETIONS] = completions.failed;
     out->remarks[REMARK_RECEIVES] = receives.ids.total + taken.ids.total;
     out->remarks[REMARK_EVENTS] = events;
     words_add(&cause, "ibv_destroy_qp(%s) discarded ", object_label(view, object).text);
     add_loss(&cause, &taken, &reported);
     add_loss(&cause, &sends, &reported);
-    add_loss(&cause, &completions, &reported);
+    add_loss(&cause, &completions.loss, &reported);
     add_loss(&cause, &receives, &reported);
     if (events)
         words_add(&cause, "%s%u unread event%s", reported++ ? ", " : "", events, events == 1 ? "" : "s");
@@ -115,11 +143,11 @@ static bool losses_of_qp(const struct view *view, struct out *out, const struct 
                  "to get such receives flushed, move the QP (which uses an SRQ) to ERR first and wait for "
                  "IBV_EVENT_QP_LAST_WQE_REACHED before ibv_destroy_qp");
     describe_loss(out, &sends);
-    describe_loss(out, &completions);
+    describe_completions(out, &completions);
     describe_loss(out, &receives);
     out_number(out, "unread_events", events);
     /* Receives are left over wherever a program ends. */
-    if (out->json || sends.ids.total || completions.ids.total || taken.ids.total)
+    if (out->json || sends.ids.total || completions.loss.ids.total || taken.ids.total)
         object_describe(view, out, "object", 1, object, STACK_LINES);
     explanation_end(out);
     return true;
@@ -132,8 +160,7 @@ static bool losses_of_cq(const struct view *view, struct out *out, const struct 
     const struct cq_record *cq = &object->cq;
     uint32_t count = entries_between(cq->consumed, cq->produced, LIMIT_CQE);
     uint32_t events = cq->events.raised - cq->events.reported;
-    struct loss completions = {
-        .key = "completions", .what = "unpolled completion", .whats = "unpolled completions"};
+    struct unpolled completions = {UNPOLLED, 0};
     struct words cause = {.length = 0};
     bool armed = cq->armed != CQ_UNARMED;
     unsigned reported = 0;
@@ -141,16 +168,16 @@ static bool losses_of_cq(const struct view *view, struct out *out, const struct 
 
     for (uint32_t i = 0; i < count && cqe_read(view, cq, cq->consumed + i, &cqe); i++) {
         if (cqe.kind != CQE_PURGED)
-            wr_ids_add(&completions.ids, cqe.wr_id);
+            add_completion(&completions, &cqe);
     }
-    wr_ids_finish(&completions.ids);
-    if (!completions.ids.total && !armed && !events)
+    wr_ids_finish(&completions.loss.ids);
+    if (!completions.loss.ids.total && !armed && !events)
         return false;
-    out->remarks[REMARK_COMPLETIONS] = completions.ids.total;
+    out->remarks[REMARK_COMPLETIONS] = completions.failed;
     out->remarks[REMARK_EVENTS] = events;
     out->remarks[REMARK_ARMED] = armed;
     words_add(&cause, "ibv_destroy_cq(%s) discarded ", object_label(view, object).text);
-    add_loss(&cause, &completions, &reported);
+    add_loss(&cause, &completions.loss, &reported);
     if (events)
         words_add(&cause, "%s%u unread completion event%s", reported++ ? ", " : "", events,
                   events == 1 ? "" : "s");
@@ -158,10 +185,10 @@ static bool losses_of_cq(const struct view *view, struct out *out, const struct 
         words_add(&cause, "%san armed notification (ibv_req_notify_cq)", reported++ ? ", " : "");
     explanation_begin(view, out, "losses", cause.text);
     out_string(out, "verb", "ibv_destroy_cq");
-    describe_loss(out, &completions);
+    describe_completions(out, &completions);
     out_number(out, "unread_events", events);
     out_bool(out, "armed", armed);
-    if (out->json || completions.ids.total)
+    if (out->json || completions.loss.ids.total)
         object_describe(view, out, "object", 1, object, STACK_LINES);
     explanation_end(out);
     return true;
@@ -200,26 +227,25 @@ static bool losses_of_srq(const struct view *view, struct out *out, const struct
 static bool losses_of_wq(const struct view *view, struct out *out, const struct object *object)
 {
     struct loss receives = {.key = "receives", .what = "unused receive", .whats = "unused receives"};
-    struct loss completions = {
-        .key = "completions", .what = "unpolled completion", .whats = "unpolled completions"};
+    struct unpolled completions = {UNPOLLED, 0};
     struct words cause = {.length = 0};
     unsigned reported = 0;
 
     collect_receives(view, &object->wq.receive, &receives);
     collect_completions(view, object->wq.cq, object->wq.wqn, &completions);
-    wr_ids_finish(&completions.ids);
-    if (!receives.ids.total && !completions.ids.total)
+    wr_ids_finish(&completions.loss.ids);
+    if (!receives.ids.total && !completions.loss.ids.total)
         return false;
     out->remarks[REMARK_RECEIVES] = receives.ids.total;
-    out->remarks[REMARK_COMPLETIONS] = completions.ids.total;
+    out->remarks[REMARK_COMPLETIONS] = completions.failed;
     words_add(&cause, "ibv_destroy_wq(%s) discarded ", object_label(view, object).text);
-    add_loss(&cause, &completions, &reported);
+    add_loss(&cause, &completions.loss, &reported);
     add_loss(&cause, &receives, &reported);
     explanation_begin(view, out, "losses", cause.text);
     out_string(out, "verb", "ibv_destroy_wq");
-    describe_loss(out, &completions);
+    describe_completions(out, &completions);
     describe_loss(out, &receives);
-    if (out->json || completions.ids.total)
+    if (out->json || completions.loss.ids.total)
         object_describe(view, out, "object", 1, object, STACK_LINES);
     explanation_end(out);
     return true;

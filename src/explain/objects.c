@@ -225,6 +225,29 @@ bool object_read_qpn(const struct view *view, uint32_t qpn, struct object *ret)
     return search.any;
 }
 
+bool words_add_destroyed_qp(const struct view *view, struct words *words, uint32_t qpn)
+{
+    struct view_walk walk = view_walk(view, &view->header.qps);
+    uint32_t number, changed = STAMP_NONE, by = 0;
+    struct qp_record record;
+
+    while (qpn && view_next(&walk, &number, &record)) {
+        if (record.qpn || record.destroying_qpn || record.destroyed_qpn != qpn)
+            continue;
+        if (changed == STAMP_NONE || (int32_t)(record.changed - changed) > 0) {
+            changed = record.changed;
+            by = record.changed_by;
+        }
+    }
+    if (changed == STAMP_NONE)
+        return false;
+    words_add(words, "was destroyed ");
+    words_add_age(words, view_stamp_age(view, changed));
+    words_add(words, " by ");
+    words_add_thread(view, words, by);
+    return true;
+}
+
 uint32_t object_qpn(const struct object *object)
 {
     if (object->kind != OBJECT_QP)

@@ -66,6 +66,7 @@ bool explain_object(const struct view *view, struct out *out, enum object_kind k
 struct stuck {
     struct out *out;
     unsigned found;
+    unsigned in_error; /* QPs that the program has moved there */
 };
 
 /* Not by the program itself. */
@@ -121,6 +122,8 @@ static bool look_for_trouble(const struct view *view, const struct object *objec
     }
     if (object->kind == OBJECT_QP && !view->header.watched)
         stuck->found += explain_missing_completions(view, stuck->out, object);
+    if (object->kind == OBJECT_QP && object->qp.state == IBV_QPS_ERR)
+        stuck->in_error++;
     if (object->kind == OBJECT_QP)
         stuck->found += explain_drops_of(view, stuck->out, object);
     /* Of a stopped peer the outstanding sends tell already. */
@@ -129,6 +132,22 @@ static bool look_for_trouble(const struct view *view, const struct object *objec
         stuck->found++;
     }
     return true;
+}
+
+/* Behind all else: who looks at a process that hangs may have stopped it for that. */
+static unsigned explain_stopped(const struct view *view, struct out *out)
+{
+    struct words cause = {.length = 0};
+
+    if (!process_is_stopped(view, view->pid))
+        return 0;
+    words_add(
+        &cause,
+        "process %d is stopped: what comes for it is not answered until it is continued (kill -CONT %d)",
+        (int)view->pid, (int)view->pid);
+    explanation_begin(view, out, "stopped", cause.text);
+    explanation_end(out);
+    return 1;
 }
 
 void explain_process(const struct view *view, struct out *out)
@@ -143,14 +162,23 @@ void explain_process(const struct view *view, struct out *out)
     stuck.found += explain_far_drops(view, out);
     stuck.found += explain_misuses(view, out);
     stuck.found += explain_refusals(view, out);
+    stuck.found += explain_stopped(view, out);
+    if (!stuck.found)
+        stuck.found += explain_host_drops(view, out);
     if (stuck.found)
         return;
     listed_children(view, NO_OBJECT, &all);
-    words_add(&cause,
-              view->header.watched
-                  ? "idle, as far as softhca watch can see: no blocked destroy, no send without polled "
-                    "completion; unread events and unpolled completions of a NIC are not visible"
-                  : "idle: no blocked destroy, no QP in error, no outstanding send, no unread event");
+    if (view->header.watched)
+        words_add(&cause, "idle, as far as softhca watch can see: no blocked destroy, no send without polled "
+                          "completion; unread events and unpolled completions of a NIC are not visible");
+    else if (stuck.in_error)
+        words_add(
+            &cause,
+            "idle: no blocked destroy, %u QP%s in ERR, moved there by the program, no outstanding send, "
+            "no unread event",
+            stuck.in_error, stuck.in_error == 1 ? "" : "s");
+    else
+        words_add(&cause, "idle: no blocked destroy, no QP in error, no outstanding send, no unread event");
     explanation_begin(view, out, "idle", cause.text);
     if (all.total) {
         struct words counts = {.length = 0};

@@ -3,6 +3,30 @@
 #include "explain/explain.h"
 #include "explain/names.h"
 
+bool words_add_since(const struct view *view, struct words *words, const struct qp_record *qp)
+{
+    if (qp->changed == STAMP_NONE) {
+        if (!qp->provenance.created_ns || view->header.watched || qp->state != IBV_QPS_RESET)
+            return false;
+        words_add(words, "since it was created, ");
+        words_add_age(words, view_age(view, qp->provenance.created_ns));
+        return true;
+    }
+    words_add(words, "since ");
+    words_add_duration(words, view_stamp_age(view, qp->changed));
+    words_add(words, ": ibv_modify_qp() by ");
+    words_add_thread(view, words, qp->changed_by);
+    return true;
+}
+
+static void add_since(const struct view *view, struct words *words, const struct qp_record *qp)
+{
+    struct words since = {.length = 0};
+
+    if (words_add_since(view, &since, qp))
+        words_add(words, " (%s)", since.text);
+}
+
 static void add_peer(const struct view *view, struct words *words, const struct qp_record *qp)
 {
     words_add(words, "QP 0x%06x", qp->attributes.dest_qpn);
@@ -28,7 +52,9 @@ static void add_peer_state(const struct view *view, struct words *words, const s
     if (!there)
         return;
     if (!object_read_qpn(there, qp->attributes.dest_qpn, &peer)) {
-        words_add(words, "; the peer process has no QP 0x%06x", qp->attributes.dest_qpn);
+        words_add(words, "; that QP ");
+        if (!words_add_destroyed_qp(there, words, qp->attributes.dest_qpn))
+            words_add(words, "does not exist in the peer process");
         return;
     }
     receives = peer.qp.receive.posted - peer.qp.receive.taken;
@@ -122,11 +148,35 @@ static void add_silence(const struct view *view, struct words *words, const stru
     add_retries(words, qp);
 }
 
+/* A process answers for the numbers that it owns while it runs. */
+static void add_lookup(const struct view *view, struct words *words, const struct qp_record *qp)
+{
+    const struct view *there;
+    struct object peer;
+
+    words_add(words, "looking up the process that owns QP 0x%06x", qp->attributes.dest_qpn);
+    if (qp->path.since != STAMP_NONE) {
+        words_add(words, ", without an answer for ");
+        words_add_duration(words, view_stamp_age(view, qp->path.since));
+    }
+    for (unsigned i = 0; view->find_process && (there = view->find_process(i)) != NULL; i++) {
+        if (!there->pid || !object_read_qpn(there, qp->attributes.dest_qpn, &peer) || peer.qp.opened)
+            continue;
+        words_add(words, ": it is process %d", (int)there->pid);
+        if (process_is_stopped(there, there->pid))
+            words_add(words, ", which is stopped and answers once it is continued (kill -CONT %d)",
+                      (int)there->pid);
+        return;
+    }
+    if (view->find_process)
+        words_add(words, ": no process that can be looked at here has that QP");
+}
+
 static void add_full_link(const struct view *view, struct words *words, const struct qp_record *qp)
 {
     switch ((enum path_kind)qp->path.kind) {
     case PATH_SEARCHED:
-        words_add(words, "looking up the process that owns QP 0x%06x", qp->attributes.dest_qpn);
+        add_lookup(view, words, qp);
         return;
     case PATH_NOBODY:
     case PATH_GONE:
@@ -199,7 +249,9 @@ void words_add_wait(const struct view *view, struct words *words, const struct q
         add_silence(view, words, qp);
         return;
     case SENDER_WAITS_IN_SQD:
-        words_add(words, "the QP is in SQD: no new work request is started");
+        words_add(words, "the QP is in SQD");
+        add_since(view, words, qp);
+        words_add(words, ": no new work request is started");
         return;
     case SENDER_WAITS_FOR_WINDOW:
         words_add(words, "the congestion window (packets that may be unacknowledged) is full: waiting for "

@@ -214,6 +214,11 @@ struct qp_record {
     /* Injected faults: completions that are made to come late, and are not there yet; requests that get none if they
      * succeed. */
     uint32_t held_completions, withheld_completions;
+    /* The latest change of state by ibv_modify_qp(), or the destroy: stamp, set even if nothing else is stamped, and thread.
+     * STAMP_NONE: none since it was created. */
+    uint32_t changed, changed_by;
+    uint32_t
+        destroyed_qpn; /* number of the QP that was destroyed here; 0: none was, or the slot is in use again */
 } cache_aligned;
 _Static_assert(offsetof(struct qp_record, sender.next_psn) == CACHE_LINE,
                "what a plain request needs is one cache line");

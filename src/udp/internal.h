@@ -10,6 +10,7 @@
 #include <netinet/in.h>
 #include <netinet/udp.h>
 #include <stddef.h>
+#include <string.h>
 #include <sys/socket.h>
 
 #include "base/event.h"
@@ -80,6 +81,20 @@ struct datagram {
     uint8_t reserved[2];
     uint32_t length; /* bytes of all packets */
 };
+
+static inline uint32_t dest_qpn_of(const uint8_t *bytes)
+{
+    return (uint32_t)bytes[5] << 16 | (uint32_t)bytes[6] << 8 | bytes[7];
+}
+
+static inline void describe_grh(const struct datagram *datagram, struct packet_grh *ret_grh)
+{
+    memcpy(ret_grh->source, datagram->source, sizeof(ret_grh->source));
+    memcpy(ret_grh->destination, datagram->destination, sizeof(ret_grh->destination));
+    ret_grh->flow_label = datagram->flow_label;
+    ret_grh->traffic_class = datagram->traffic_class;
+    ret_grh->hop_limit = datagram->hop_limit;
+}
 #define DATAGRAM_MAX 65536u
 
 /* A socket that packets are read from: a shard, a multicast group's socket, or the read end of our forwarding

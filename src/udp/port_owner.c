@@ -70,6 +70,16 @@ static bool owners_used;
 
 /* --- forwarding ---------------------------------------------------------------------------------- */
 
+static void drop_unclaimed(const struct datagram *datagram, const uint8_t *bytes)
+{
+    struct packet packet = {.opcode = bytes[0], .dest_qpn = dest_qpn_of(bytes)};
+
+    udp_count(&udp_counters->unknown_qpn, 1);
+    describe_grh(datagram, &packet.grh);
+    if (udp_settings.ops->unclaimed)
+        udp_settings.ops->unclaimed(&packet);
+}
+
 void port_owner_forward(const struct datagram *datagram, const uint8_t *bytes, bool was_forwarded)
 {
     uint32_t block = (uint32_t)bytes[5] << 8 | bytes[6];
@@ -79,7 +89,7 @@ void port_owner_forward(const struct datagram *datagram, const uint8_t *bytes, b
     else if (port_owner_socket >= 0 && !was_forwarded)
         forwarding_send(port_owner_socket, datagram, bytes);
     else
-        udp_count(&udp_counters->unknown_qpn, 1);
+        drop_unclaimed(datagram, bytes);
 }
 
 void port_owner_use_forwarding_socket(int fd)

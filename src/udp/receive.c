@@ -58,11 +58,6 @@ static _Atomic bool any_armed, all_armed;
 
 /* --- one datagram -------------------------------------------------------------------------------- */
 
-static uint32_t dest_qpn_of(const uint8_t *bytes)
-{
-    return (uint32_t)bytes[5] << 16 | (uint32_t)bytes[6] << 8 | bytes[7];
-}
-
 /* A socket does not report the IPv4 identification, which the ICRC covers. Packets sent as one datagram count up
  * from 0 (lane.c), so *expected is tried first; for other senders icrc_check_next() derives it from the ICRC.
  * *expected becomes the identification of the next packet. */
@@ -85,15 +80,6 @@ static bool is_dropped_for_test(void)
     state ^= state >> 7;
     state ^= state << 17;
     return (state >> 32) % 100 < udp_settings.loss;
-}
-
-static void describe_grh(const struct datagram *datagram, struct packet_grh *ret_grh)
-{
-    memcpy(ret_grh->source, datagram->source, sizeof(ret_grh->source));
-    memcpy(ret_grh->destination, datagram->destination, sizeof(ret_grh->destination));
-    ret_grh->flow_label = datagram->flow_label;
-    ret_grh->traffic_class = datagram->traffic_class;
-    ret_grh->hop_limit = datagram->hop_limit;
 }
 
 static void take_cnp(const struct datagram *datagram, const uint8_t *bytes)

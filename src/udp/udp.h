@@ -58,6 +58,9 @@ struct udp_ops {
     bool (*is_ours)(uint32_t qpn);
     /* Does the descriptor prove that the process which sent it over the connection owns the QPN block? */
     bool (*is_proof)(int fd, uint32_t block, int connection);
+    /* A packet for a number that no process of this host owns was dropped; its ICRC is not checked. Only opcode, dest_qpn and
+     * grh are set. NULL: nobody asks. Receive lock held. */
+    void (*unclaimed)(const struct packet *packet);
 };
 
 struct udp_options {

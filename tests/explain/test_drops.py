@@ -28,6 +28,7 @@ QP = r"QP 0x[0-9a-f]{6}"
 AGE = r"(, the last|,) [\d.]+ m?s ago"
 FROM = rf" \(from {QP}( at 127\.0\.0\.1)?\)$"
 BY = rf"^{QP}: its datagrams are dropped by {QP} of process \d+: "
+DESTROYED = QP + r" was destroyed [\d.]+ m?s ago by thread \d+ \(\S+\)"
 COUNT = r" \(3 datagrams, the last [\d.]+ m?s ago\)$"
 
 
@@ -47,8 +48,8 @@ EXPECTED = {
                         BY + "a datagram of 140 bytes, 40 of them for the GRH, but the receive of that QP has 100" + COUNT),
     "not-ready": Loss(rf"^{QP} dropped 3 datagrams{AGE}: the QP was in INIT, in which it does not receive" + FROM,
                       BY + "that QP was in INIT, in which it does not receive" + COUNT),
-    "qp-is-gone": Loss(rf"^this process dropped 3 datagrams{AGE}: it has no {QP}" + FROM,
-                       rf"^{QP}: its datagrams are dropped by process \d+: it has no {QP}" + COUNT),
+    "qp-is-gone": Loss(rf"^this process dropped 3 datagrams{AGE}: {DESTROYED}" + FROM,
+                       rf"^{QP}: its datagrams are dropped by process \d+: {DESTROYED}" + COUNT),
     "not-attached": Loss(rf"^this process dropped 3 datagrams{AGE}: no QP of it is attached to group 239\.1\.2\.3" + FROM),
     # Not over the network: frames of other hosts are what an interface receives.
     "no-rule": Loss(rf"^this process dropped 3 frames{AGE}: no flow rule \(ibv_create_flow\) matches a frame of 64 bytes "

@@ -256,6 +256,7 @@ def test_what_a_destroy_threw_away():
     matches(fr"^ibv_destroy_qp\(QP 0x{qpn:06x}\) discarded 1 unpolled completion, 2 unused receives \(QP state RTS\)",
             told["cause"])
     tap.equal(told["completions"], {"count": 1, "wr_ids": "770"})
+    tap.equal(told["failed_completions"], 0)
     tap.equal(told["receives"], {"count": 2, "wr_ids": "1024, 1025"})
 
 

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -50,12 +51,16 @@ SILENT = (fr"{QP} at 127.0.0.1 gave no answer in 3 tries, each of at least 4\.2 
           r"GIDs are right at both ends, that the peer's process runs \(is not stopped, hung or ended\), that its QP is in RTR or RTS, and that the "
           "network lets UDP port 4791 through$")
 
+BY = r"by thread \d+ \(\S+\)"
+REQUESTS = r"\d+ requests?(, the last|,) [\d.]+ m?s ago"
+
 
 class Mistake:
     """What both ends say behind "went to ERR: ". wire: what the near end says if it sees packets only; None: the same.
-    status of the near end's completion and of the far end's; a cause of rules/fault.h."""
+    silent: what `why` says of the far end's process, which has dropped the requests without an answer."""
 
-    def __init__(self, near, far=None, wire=None, request="", first=NEAR, paths=tuple(PATHS)):
+    def __init__(self, near, far=None, wire=None, request="", first=NEAR, paths=tuple(PATHS), silent=None):
+        self.silent = silent
         self.near, self.far, self.wire, self.paths = near and first + request + near, far, wire, paths
         self.wire = self.near if wire is None else wire and first + request + wire
         if self.far and request:
@@ -116,12 +121,16 @@ EXPECTED = {
     "near-other-pd": Mistake(fr"SEND{SGE}{MR} belongs to PD \d+, but (the QP|the responder's QP) to PD \d+$"),
     "read-without-local-write": Mistake(fr"RDMA READ{SGE}{MR} lacks IBV_ACCESS_LOCAL_WRITE, it was registered with no access "
                                         "flags$"),
-    "far-destroyed": Mistake(fr"{WRITE}: {QP}.* was destroyed, or never existed$", None,
-                             fr"{WRITE}: {SILENT}"),
-    "far-reset": Mistake(fr"{WRITE}: {QP}.* is in RESET, where it drops all requests$", None,
-                         fr"{WRITE}: {SILENT}"),
+    "far-destroyed": Mistake(fr"{WRITE}: {QP}.* was destroyed [\d.]+ m?s ago {BY}$", None,
+                             fr"{WRITE}: {SILENT}",
+                             silent=fr"^this process dropped {REQUESTS}: {QP} was destroyed [\d.]+ m?s ago {BY} \("),
+    "far-reset": Mistake(fr"{WRITE}: {QP}.* is in RESET \(since [\d.]+ m?s: ibv_modify_qp\(\) {BY}\), where it drops all "
+                         r"requests$", None,
+                         fr"{WRITE}: {SILENT}",
+                         silent=fr"^{QP} is in RESET since [\d.]+ m?s: ibv_modify_qp\(\) {BY}; it has dropped {REQUESTS} \("),
     "far-in-error": Mistake(fr"{WRITE}: {QP}.* went to ERR .*: ibv_modify_qp\(IBV_QPS_ERR\) by thread", None,
-                            fr"{WRITE}: {SILENT}"),
+                            fr"{WRITE}: {SILENT}",
+                            silent=fr"^{QP} went to ERR( [\d.]+ m?s ago)?: ibv_modify_qp\(IBV_QPS_ERR\) {BY}; it has dropped {REQUESTS} \("),
     "far-left": Mistake(fr"SEND of 64 bytes: (no process of this host owns {QP}: dest_qp_num is wrong, or its owner is not running "
                         r"yet or has ended|peer process \d+ has ended)$", None,
                         fr"SEND of 64 bytes: {SILENT}", paths=("ring", "cma", "mapped", "wire")),
@@ -130,7 +139,8 @@ EXPECTED = {
                          fr"SEND of 64 bytes: {QP} at 127.0.0.1 answers with PSN sequence errors: sq_psn here \(0x0003ef\) "
                          r"probably differs from rq_psn there \(retry_cnt 2\)$"),
     "wrong-qpn": Mistake(fr"SEND of 64 bytes: no process of this host owns {QP}: dest_qp_num is wrong", None,
-                         fr"SEND of 64 bytes: {SILENT}"),
+                         fr"SEND of 64 bytes: {SILENT}",
+                         silent=fr"^(this process|this host) dropped {REQUESTS}: no process of (this host|it) owns {QP} \("),
     "wrong-mtu": Mistake(fr"SEND of 2048 bytes: path_mtu of the two ends differs: it is 1024 bytes at {QP}, and 2048 at {QP}$",
                          fr"incoming SEND from {QP}.*: path_mtu of the two ends differs: it is 1024 bytes at {QP}, and (2048 at|more "
                          fr"at|a packet with 2048 bytes of payload came from) {QP}$",
@@ -197,6 +207,10 @@ def check(name, path):
             run.says(run.near, near)
         if mistake.far:
             run.says(run.far, mistake.far)
+        if name == "far-stopped":
+            run.why(run.far, re.compile(fr"^process {run.far} is stopped: what comes for it is not answered"))
+        if mistake.silent and (path == "wire" or name != "wrong-qpn"):
+            run.why(run.far, re.compile(mistake.silent + (r"from 127\.0\.0\.1" if path == "wire" else f"from {QP}")))
 
 
 def test_each_program_has_its_words():
@@ -210,6 +224,28 @@ def test_the_end_without_a_receive_names_the_operation():
             with Run(name, path) as run:
                 run.says(run.near, EXPECTED[name].near)
                 run.why(run.far, re.compile(f"^{QP} has no receive posted: {operation} of {QP}"))
+
+
+def test_who_does_not_answer_a_look_up():
+    with subprocess.Popen([*ALONE, MISTAKES, "far-stopped"], env=environment("ring"), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          stderr=subprocess.DEVNULL) as process:
+        pattern = re.compile(fr"^{QP}: 1 outstanding send.*: looking up the process that owns {QP}, without an answer for [\d.]+ m?s: it is "
+                             r"process (\d+), which is stopped and answers once it is continued \(kill -CONT \1\)")
+        try:
+            until = time.monotonic() + PATIENCE
+            found = None
+            while not found:
+                said = subprocess.run([SOFTHCA, "why", "--json", str(process.pid)], stdin=subprocess.DEVNULL, capture_output=True,
+                                      text=True, timeout=PATIENCE, check=False).stdout
+                causes = [json.loads(line)["cause"] for line in said.splitlines()]
+                found = next(filter(None, map(pattern.search, causes)), None)
+                if time.monotonic() > until:
+                    raise AssertionError(f"{pattern.pattern!r} is none of {causes}")
+            os.kill(int(found[1]), signal.SIGCONT)
+            tap.equal(process.stdout.readline().split()[:1], [b"done"])
+        except BaseException:
+            process.kill()
+            raise
 
 
 def test_another_user_hears_what_a_nak_says():

@@ -205,7 +205,7 @@ def test_nobody_there():
 def test_send_queue_drained():
     with Situation("sqd") as situation:
         situation.until_it_hangs()
-        matches(r"has not been sent: the QP is in SQD: no new work request is started$", why(situation.pid, "0x100"))
+        matches(r"has not been sent: the QP is in SQD \(since [\d.]+ m?s: ibv_modify_qp\(\) by thread \d+ \(situations\)\): no new work request is started$", why(situation.pid, "0x100"))
         situation.end()
 
 

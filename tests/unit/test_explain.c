@@ -196,7 +196,15 @@ static void where_the_peer_is(void **state)
     assert_contains(why(101), "waiting for acknowledgements from QP 0x000013 at 192.0.2.1; retry 2 of 7");
     post(1, 0)->waiting = SENDER_WAITS_FOR_LINK;
     f->qps[0].path.kind = PATH_SEARCHED;
-    assert_contains(why(100), "looking up the process that owns QP 0x000013");
+    f->qps[0].path.since = fixture_view().stamp - 2000;
+    assert_contains(why(100), "looking up the process that owns QP 0x000013, without an answer for 2.0 s");
+    post(2, 1)->waiting = SENDER_WAITS_IN_SQD;
+    f->qps[0].state = IBV_QPS_SQD;
+    f->qps[0].changed = fixture_view().stamp - 1200;
+    f->qps[0].changed_by = 77;
+    assert_contains(
+        why(101),
+        "the QP is in SQD (since 1.2 s: ibv_modify_qp() by thread 77): no new work request is started");
 }
 
 static void ended_sends(void **state)
@@ -466,10 +474,18 @@ static void losses_of_each_kind(void **state)
                     "ibv_destroy_qp(QP 0x000012 \"fixture\") discarded 3 outstanding sends, 1 "
                     "unpolled completion, 2 unused receives, 1 unread event (QP state RTS)");
     assert_contains(out.text, "outstanding sends: wr_id 100, 101, 200\n");
+    assert_contains(out.text, "it is successful: harmless, unless the program waits for it\n");
     f->cqs[0].armed = CQ_ARMED_ANY;
     assert_contains(losses(OBJECT_CQ, 0),
                     "ibv_destroy_cq(CQ 0 \"fixture\") discarded 2 unpolled completions, an armed "
                     "notification (ibv_req_notify_cq)");
+    assert_contains(out.text,
+                    "all of them are successful: harmless, unless the program waits for one of them\n");
+    assert_int_equal(out.remarks[REMARK_COMPLETIONS], 0);
+    fixture_cqe(&f->cqs[0], 2)->status = IBV_WC_WR_FLUSH_ERR;
+    assert_contains(losses(OBJECT_CQ, 0), "discarded 2 unpolled completions");
+    assert_null(strstr(out.text, "harmless"));
+    assert_int_equal(out.remarks[REMARK_COMPLETIONS], 1);
     f->srqs[0].posted = 5;
     f->srqs[0].limit = 2;
     for (uint32_t i = 0; i < 5; i++)

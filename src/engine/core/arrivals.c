@@ -3,6 +3,9 @@
  * does next. An acknowledgement waits for the end of the batch, so that it covers what follows in the same batch. */
 #include "engine/core/arrivals.h"
 
+#include <string.h>
+
+#include "base/sys.h"
 #include "engine/core/core.h"
 #include "engine/paths/paths.h"
 #include "object/device/device.h"
@@ -42,12 +45,46 @@ bool arrival_is_accepted(const struct qp *qp, const struct packet *packet, bool 
     return !request || packet->dest_ifindex == device_ifindex(qp->context->device);
 }
 
+/* What links of this host do not carry: the source of a connected QP's packet is its QP number. */
+static struct packet without_address(const struct packet *packet)
+{
+    struct packet ret = *packet;
+
+    if (packet->src_qpn)
+        memset(&ret.grh, 0, sizeof(ret.grh));
+    return ret;
+}
+
+static void request_refused(struct qp *qp, const struct packet *from)
+{
+    const struct packet packet = without_address(from);
+    enum ibv_qp_state state;
+    struct drop_record *drop;
+
+    if (!qp) {
+        stray_note(STRAY_REQUEST, &packet, packet.src_qpn || gid_is_of_host(packet.grh.source));
+        return;
+    }
+    state = qp_state(qp);
+    if (!is_connected(qp->record) ||
+        (state != IBV_QPS_RESET && state != IBV_QPS_INIT && state != IBV_QPS_ERR))
+        return;
+    drop = &qp_rare(&qp->transport)->drops[DROP_STATE];
+    drop->count++;
+    drop->seen = (uint32_t)state;
+    drop->src_qpn = packet.src_qpn;
+    memcpy(drop->source, packet.grh.source, sizeof(drop->source));
+    drop->local = packet.src_qpn || gid_is_of_host(packet.grh.source);
+    drop->ns = sys_now();
+}
+
 cold_path void arrival_refused(struct qp *qp, const struct packet *packet)
 {
-    if (BTH_SERVICE(packet->opcode) != SERVICE_UD ||
-        !(opcode_table[packet->opcode].properties & OPCODE_REQUEST))
+    if (!(opcode_table[packet->opcode].properties & OPCODE_REQUEST))
         return;
-    if (!qp)
+    if (BTH_SERVICE(packet->opcode) != SERVICE_UD)
+        request_refused(qp, packet);
+    else if (!qp)
         stray_note(STRAY_QPN, packet, gid_is_of_host(packet->grh.source));
     else if (qp->record->type == IBV_QPT_UD && qp_state(qp) != IBV_QPS_RTR && qp_state(qp) != IBV_QPS_RTS)
         datagram_dropped(&qp->transport, packet, DROP_STATE, qp_state(qp), 0);

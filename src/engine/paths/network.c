@@ -470,6 +470,14 @@ static bool is_ours(uint32_t qpn)
     return qpn == MAD_QPN || qp_table_has_block(qpn) || qpn == PSN_MASK;
 }
 
+/* udp_ops.unclaimed */
+static void on_unclaimed(const struct packet *packet)
+{
+    if ((opcode_table[packet->opcode].properties & OPCODE_REQUEST) &&
+        BTH_SERVICE(packet->opcode) != SERVICE_UD)
+        stray_note(STRAY_UNCLAIMED, packet, gid_is_of_host(packet->grh.source));
+}
+
 /* --- the port ------------------------------------------------------------------------------------ */
 
 /* IPv6 cannot send to multicast groups over lo. */
@@ -543,6 +551,7 @@ static const struct udp_ops ops = {
     .writable = on_writable,
     .is_ours = is_ours,
     .is_proof = local_is_block_socket,
+    .unclaimed = on_unclaimed,
 };
 
 static void clear(void)

@@ -400,6 +400,7 @@ static int destroy(struct qp *qp)
     /* From here on the QP is not found by number, so no packet, completion or event follows. */
     qpn = atomic_load_explicit(&qp->record->qpn, memory_order_relaxed);
     atomic_store_explicit(&qp->record->destroying_qpn, qpn, memory_order_relaxed);
+    qp_note_change(qp);
     port_retire_qp(qp->context->device->name, qp->record, qp->transport.rare);
     qp_table_remove(qpn);
     qp_set_state(qp, IBV_QPS_RESET);
@@ -429,6 +430,7 @@ static int destroy(struct qp *qp)
     give_queues(qp->pd, &qp->queues);
     unuse_parts(qp);
     qp_forget_openers(qp);
+    qp->record->destroyed_qpn = qpn;
     atomic_store_explicit(&qp->record->destroying_qpn, 0, memory_order_relaxed);
     qp_ports->release_number(qpn);
     qp_give_slot(qp, true);

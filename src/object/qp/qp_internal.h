@@ -6,7 +6,9 @@
 #include <string.h>
 
 #include "base/prefetch.h"
+#include "base/sys.h"
 #include "object/qp/qp.h"
+#include "segment/provenance.h"
 
 /* QP lock held. Release: a reader of the segment that sees ERR also sees the fields written before. */
 static inline void qp_set_state(struct qp *qp, enum ibv_qp_state state)
@@ -14,6 +16,13 @@ static inline void qp_set_state(struct qp *qp, enum ibv_qp_state state)
     atomic_store_explicit(&qp->record->state, (uint32_t)state, memory_order_release);
     if (unlikely(peers_execute))
         mapping_update_qp(qp);
+}
+
+/* This thread has changed the state, or destroys the QP. QP lock held. */
+static inline void qp_note_change(struct qp *qp)
+{
+    qp->record->changed = provenance_stamp_now();
+    qp->record->changed_by = (uint32_t)sys_gettid();
 }
 
 /* An empty list may be NULL, which memcpy() must not get. */

@@ -236,8 +236,12 @@ static int modify_locked(struct qp *qp, const struct ibv_qp_attr *attributes, in
         if (from == IBV_QPS_SQD)
             qp_ports->connect(qp);
     }
-    if (mask & IBV_QP_STATE)
+    if (mask & IBV_QP_STATE) {
+        qp_note_change(qp);
+        if (qp->record->has_rare && is_connected(qp->record))
+            qp->transport.rare->drops[DROP_STATE] = (struct drop_record){.count = 0};
         enter_state(qp, from, to);
+    }
     if (unlikely(peers_execute)) {
         mapping_update_qp(qp);
         mapping_settle_qp(qp);
