@@ -50,16 +50,6 @@ static uint64_t thread_ns(void)
     return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-static uint32_t draw(uint32_t below)
-{
-    static uint64_t state = 88172645463325252u;
-
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return (uint32_t)((state >> 32) * below >> 32);
-}
-
 static void ask_structure(const char *structure)
 {
     for (unsigned line = 1; line < 5; line++)

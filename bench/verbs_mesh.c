@@ -48,20 +48,6 @@ static struct side {
     uint64_t sent, received, unacknowledged, sleeps;
 } side;
 
-static uint64_t memory_used(void)
-{
-    FILE *f = fopen("/proc/self/status", "re");
-    char line[128];
-    uint64_t kib, bytes = 0;
-
-    while (f && fgets(line, sizeof(line), f))
-        if (sscanf(line, "RssAnon: %lu", &kib) == 1 || sscanf(line, "RssShmem: %lu", &kib) == 1)
-            bytes += kib * 1024;
-    if (f)
-        fclose(f);
-    return bytes;
-}
-
 static uint64_t descriptors_used(void)
 {
     DIR *folder = opendir("/proc/self/fd");

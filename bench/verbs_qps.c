@@ -27,20 +27,6 @@ struct side {
     double bytes;                    /* before there is any; then each, when all have been used */
 };
 
-static uint64_t resident(void)
-{
-    FILE *f = fopen("/proc/self/status", "re");
-    char line[128];
-    uint64_t kib, bytes = 0;
-
-    while (f && fgets(line, sizeof(line), f))
-        if (sscanf(line, "RssAnon: %lu", &kib) == 1 || sscanf(line, "RssShmem: %lu", &kib) == 1)
-            bytes += kib * 1024;
-    if (f)
-        fclose(f);
-    return bytes;
-}
-
 /* Not the time in which other programs have the processor. */
 static uint64_t thread_ns(void)
 {
@@ -137,20 +123,10 @@ static void open_all(struct side *side, int fd, uint32_t count, bool first)
     side->cq = ibv_create_cq(side->ep.context, 4 * TOGETHER, NULL, NULL, 0);
     if (!side->cq)
         give_up("ibv_create_cq");
-    side->bytes = (double)resident();
+    side->bytes = (double)memory_used();
     exchange(side, fd, first, create_all);
     meet(side, fd, first);
     exchange(side, fd, first, connect_all);
-}
-
-static uint32_t draw(uint32_t below)
-{
-    static uint64_t state = 88172645463325252u;
-
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return (uint32_t)((state >> 32) * below >> 32);
 }
 
 static int poll_some(struct side *side)
@@ -208,7 +184,7 @@ static void near_side(int fd, uint32_t count, int turns)
     open_all(&side, fd, count, true);
     for (int i = 0; i < WARM_WRITES; i++)
         (void)write_turn(&side, count, count, true);
-    side.bytes = ((double)resident() - side.bytes) / count;
+    side.bytes = ((double)memory_used() - side.bytes) / count;
     for (int i = 0; i < turns; i++) {
         double of_few = write_turn(&side, FEW, TURN_WRITES, false);
         double of_all = write_turn(&side, count, TURN_WRITES, false);
