@@ -4,6 +4,7 @@
 
 #include "explain/explain.h"
 #include "explain/names.h"
+#include "rules/transitions.h"
 
 #define STACK_LINES 4u
 
@@ -126,11 +127,6 @@ static void explain_drop(const struct view *view, struct out *out, const struct 
     explanation_end(out);
 }
 
-static bool drops_requests(uint32_t state)
-{
-    return state == IBV_QPS_RESET || state == IBV_QPS_INIT || state == IBV_QPS_ERR;
-}
-
 /* A connected QP that the program has put, or left, in such a state: one that has failed is told as that. */
 static bool explain_dropped_requests(const struct view *view, struct out *out, const struct object *qp)
 {
@@ -138,7 +134,7 @@ static bool explain_dropped_requests(const struct view *view, struct out *out, c
     const struct fault_record *fault = &qp->rare.fault;
     struct words cause = {.length = 0};
 
-    if (!drop->count || !drops_requests(qp->qp.state) || !qp->qp.qpn ||
+    if (!drop->count || transition_takes_requests(qp->qp.state) || !qp->qp.qpn ||
         (fault->ns && !fault_is_wanted(fault)))
         return false;
     words_add(&cause, "%s ", object_label(view, qp).text);

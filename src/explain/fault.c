@@ -3,6 +3,7 @@
  * request, where it can be looked at. */
 #include "explain/explain.h"
 #include "explain/names.h"
+#include "rules/transitions.h"
 
 #define STACK_LINES 6u
 #define PRESENT_MS  100u /* what is told as it happens has no age */
@@ -143,11 +144,6 @@ static void add_refusal(const struct view *view, struct words *words, const stru
     words_add_nak(words, qp);
 }
 
-static bool is_receiving(uint32_t state)
-{
-    return state == IBV_QPS_RTR || state == IBV_QPS_RTS || state == IBV_QPS_SQD || state == IBV_QPS_SQE;
-}
-
 /* What the peer's record says of its silence. false: nothing. */
 static bool add_silent_peer(const struct view *there, struct words *words, const struct object *qp)
 {
@@ -169,7 +165,7 @@ static bool add_silent_peer(const struct view *there, struct words *words, const
         words_add_age(words, view_age(there, peer.rare.fault.ns));
         words_add(words, ": ");
         add_reason(there, words, &peer, false);
-    } else if (!is_receiving(peer.qp.state)) {
+    } else if (!transition_takes_requests(peer.qp.state)) {
         add_peer(words, &qp->qp);
         words_add(words, " is in %s", name_qp_state(peer.qp.state));
         if (words_add_since(there, &since, &peer.qp))

@@ -9,6 +9,7 @@
 #include "engine/core/core.h"
 #include "engine/paths/paths.h"
 #include "object/device/device.h"
+#include "rules/transitions.h"
 #include "segment/drops.h"
 #include "wire/opcode.h"
 
@@ -66,8 +67,7 @@ static void request_refused(struct qp *qp, const struct packet *from)
         return;
     }
     state = qp_state(qp);
-    if (!is_connected(qp->record) ||
-        (state != IBV_QPS_RESET && state != IBV_QPS_INIT && state != IBV_QPS_ERR))
+    if (!is_connected(qp->record) || transition_takes_requests((uint32_t)state))
         return;
     drop = &qp_rare(&qp->transport)->drops[DROP_STATE];
     drop->count++;
