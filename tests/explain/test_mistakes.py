@@ -226,19 +226,22 @@ def test_the_end_without_a_receive_names_the_operation():
                 run.why(run.far, re.compile(f"^{QP} has no receive posted: {operation} of {QP}"))
 
 
-def test_who_does_not_answer_a_look_up():
+def is_told_of_a_look_up(until):
+    """False: the link was up before the peer was stopped, so nobody looks it up."""
+    pattern = re.compile(fr"^{QP}: 1 outstanding send.*: looking up the process that owns {QP}, without an answer for [\d.]+ m?s: it is "
+                         r"process (\d+), which is stopped and answers once it is continued \(kill -CONT \1\)")
     with subprocess.Popen([*ALONE, MISTAKES, "far-stopped"], env=environment("ring"), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                           stderr=subprocess.DEVNULL) as process:
-        pattern = re.compile(fr"^{QP}: 1 outstanding send.*: looking up the process that owns {QP}, without an answer for [\d.]+ m?s: it is "
-                             r"process (\d+), which is stopped and answers once it is continued \(kill -CONT \1\)")
         try:
-            until = time.monotonic() + PATIENCE
             found = None
             while not found:
                 said = subprocess.run([SOFTHCA, "why", "--json", str(process.pid)], stdin=subprocess.DEVNULL, capture_output=True,
                                       text=True, timeout=PATIENCE, check=False).stdout
                 causes = [json.loads(line)["cause"] for line in said.splitlines()]
                 found = next(filter(None, map(pattern.search, causes)), None)
+                if any("waiting for the acknowledgement" in cause for cause in causes):
+                    process.kill()
+                    return False
                 if time.monotonic() > until:
                     raise AssertionError(f"{pattern.pattern!r} is none of {causes}")
             os.kill(int(found[1]), signal.SIGCONT)
@@ -246,6 +249,13 @@ def test_who_does_not_answer_a_look_up():
         except BaseException:
             process.kill()
             raise
+    return True
+
+
+def test_who_does_not_answer_a_look_up():
+    until = time.monotonic() + PATIENCE
+    while not is_told_of_a_look_up(until):
+        assert time.monotonic() < until, "the link was always up first"
 
 
 def test_another_user_hears_what_a_nak_says():
