@@ -298,7 +298,7 @@ static void describe_key(const struct view *view, struct out *out, const struct 
         out_number(out, "region", key->region);
         words_add(words, ": bound");
     }
-    out_number(out, "access", key->access);
+    out_number(out, "access", key->access & ~ACCESS_WAS_BOUND);
 }
 
 static void describe_item(struct out *out, const struct object *object, struct words *words)

@@ -126,7 +126,9 @@ bool words_add_key_reason(const struct view *view, struct words *words, const st
         add_region(words, fault);
         return true;
     case FAULT_WINDOW_UNBOUND:
-        words_add(words, "the MW of this rkey is not bound: it never was, or was invalidated");
+        words_add(words, fault->region_access & ACCESS_WAS_BOUND
+                             ? "the MW of this rkey is not bound any more: it was invalidated, or bound with length 0"
+                             : "the MW of this rkey was never bound (ibv_bind_mw, IBV_WR_BIND_MW)");
         return true;
     case FAULT_WINDOW_REBOUND:
         words_add(words, "the MW was bound again, its rkey is 0x%08x now", fault->region_rkey);

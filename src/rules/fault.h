@@ -17,7 +17,7 @@ enum fault_cause {
     FAULT_KEY_SWAPPED,       /* in the other byte order it is an MR's */
     FAULT_KEY_WITHDRAWN,     /* of an MR that was deregistered, or an MW that was deallocated */
     FAULT_KEY_REPLACED,      /* its slot is another MR's now */
-    FAULT_WINDOW_UNBOUND,    /* the MW is not bound (any more) */
+    FAULT_WINDOW_UNBOUND,    /* the MW is not bound; region_access has ACCESS_WAS_BOUND if it was */
     FAULT_WINDOW_REBOUND,    /* the MW has been bound again, with another rkey */
     FAULT_PD,                /* value: the MR's PD, wanted: the QP's */
     FAULT_ACCESS,            /* wanted: the enum ibv_access_flags that the MR lacks */

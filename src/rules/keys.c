@@ -133,7 +133,7 @@ static void unbind(struct key_table *table, struct key_entry *mw)
     count_mw(table, mw->region, false);
     set_traits(mw, (enum key_kind)mw->kind, false, false, false);
     set(mw->region, 0);
-    set_memory(mw, 0, 0, 0, 0);
+    set_memory(mw, ACCESS_WAS_BOUND, 0, 0, 0);
 }
 
 void keys_unbind_mw(struct key_table *table, uint32_t slot)

@@ -80,6 +80,8 @@ _Static_assert(LIMIT_KEY_SLOTS == 1u << (KEY_TOP_SHIFT - KEY_SLOT_SHIFT),
  * caller has checked that iova + length and address + length do not wrap. */
 /* In `access` of a region: other processes cannot fetch from it. */
 #define ACCESS_COPIED (1u << 30)
+/* In `access` of an MW that is not bound: it was. */
+#define ACCESS_WAS_BOUND (1u << 29)
 void keys_publish_region(struct key_table *table, uint32_t slot, enum key_kind kind, uint32_t pd,
                          uint32_t access, uint64_t iova, uint64_t length, uint64_t address, uint32_t random);
 void keys_publish_mw(struct key_table *table, uint32_t slot, enum key_kind kind, uint32_t pd,

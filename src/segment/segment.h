@@ -71,7 +71,7 @@
 #include "transport/qp.h"
 
 #define SEGMENT_MAGIC   0x0041434874666f53ull /* "SoftHCA" */
-#define SEGMENT_VERSION 16u
+#define SEGMENT_VERSION 17u
 #define NO_OBJECT       UINT32_MAX
 
 struct segment_table {

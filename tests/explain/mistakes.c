@@ -19,7 +19,7 @@
 #include "node.h"
 
 enum key { KEY_RIGHT, KEY_OTHER, KEY_SWAPPED, KEY_UNKNOWN };
-enum act { NOTHING, DEREGISTER, DESTROY, RESET, TO_ERROR, LEAVE, STOP, REBIND, UNBIND };
+enum act { NOTHING, DEREGISTER, DESTROY, RESET, TO_ERROR, LEAVE, STOP, REBIND, UNBIND, NEVER_BIND };
 
 #define LENGTH 4096u
 #define ALL                                                                                                  \
@@ -65,6 +65,7 @@ static const struct mistake mistakes[] = {
     {"far-other-pd", IBV_WR_RDMA_WRITE, 64, .far_other_pd = true},
     {"window-rebound", IBV_WR_RDMA_WRITE, 64, .act = REBIND},
     {"window-unbound", IBV_WR_RDMA_WRITE, 64, .act = UNBIND},
+    {"window-never-bound", IBV_WR_RDMA_WRITE, 64, .act = NEVER_BIND},
     /* spdk/spdk#2261: the responder takes fewer at once than the connection manager was told. */
     {"too-many-reads", IBV_WR_RDMA_READ, 64, .max_rd_atomic = 8, .granted = 1, .count = 4},
     {"no-reads-granted", IBV_WR_RDMA_READ, 64, .max_rd_atomic = 255},
@@ -247,6 +248,10 @@ static void prepare_far(struct end *end, const struct mistake *mistake, struct c
         unbind_window(end, card->rkey);
         if (mistake->act == REBIND)
             bind_window(end, ibv_inc_rkey(card->rkey));
+        break;
+    case NEVER_BIND:
+        REQUIRE((end->mw = ibv_alloc_mw(end->pd, IBV_MW_TYPE_2)));
+        card->rkey = end->mw->rkey;
         break;
     case NOTHING:
     case LEAVE:

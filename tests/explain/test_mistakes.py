@@ -92,7 +92,8 @@ EXPECTED = {
     "far-deregistered": access(r"the MR of this rkey was deregistered \d.* ago by thread \d+"),
     "far-other-pd": access(REMOTE + r" belongs to PD \d+, but (the QP|the responder's QP) to PD \d+$"),
     "window-rebound": access(r"the MW was bound again, its rkey is 0x[0-9a-f]{8} now$"),
-    "window-unbound": access(r"the MW of this rkey is not bound: it never was, or was invalidated$"),
+    "window-unbound": access(r"the MW of this rkey is not bound any more: it was invalidated, or bound with length 0$"),
+    "window-never-bound": access(r"the MW of this rkey was never bound \(ibv_bind_mw, IBV_WR_BIND_MW\)$"),
     "too-many-reads": Mistake(fr"wr_id 471\d .*: more RDMA READs and atomics at once than max_dest_rd_atomic of {QP} permits \(1\): "
                               fr"max_rd_atomic of {QP} is 8, but may be at most 1$",
                               fr"incoming {READ} from {QP}.*: more RDMA READs and atomics at once than max_dest_rd_atomic of {QP} "

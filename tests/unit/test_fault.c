@@ -113,6 +113,7 @@ static void windows(void **state)
     keys_publish_mw(&table, WINDOW, KEY_MW_TYPE_2, PD, 0x5555);
     first = window()->rkey;
     assert_int_equal(write_to(first, IOVA, 8), FAULT_WINDOW_UNBOUND);
+    assert_false(fault.region_access & ACCESS_WAS_BOUND);
     bind.mw_rkey = first;
     bind.new_rkey = (first & ~KEY_TAG_MASK) | ((first + 1) & KEY_TAG_MASK);
     assert_int_equal(keys_bind_mw(&table, &bind, true, &rkey), VERDICT_OK);
@@ -122,6 +123,7 @@ static void windows(void **state)
     assert_true(fault.window);
     assert_int_equal(keys_invalidate(&table, rkey, PD, false), VERDICT_OK);
     assert_int_equal(write_to(rkey, IOVA, 8), FAULT_WINDOW_UNBOUND);
+    assert_true(fault.region_access & ACCESS_WAS_BOUND);
     keys_publish_mw(&table, OTHER_WINDOW, KEY_MW_TYPE_1, PD, 0x7777);
     bind.mw_rkey = table.entry[OTHER_WINDOW].rkey;
     bind.random = 0x1234;
