@@ -51,7 +51,7 @@ enum refusal_form {
     REFUSAL_OPCODE,  /* value: opcode; low: type of the QP */
     REFUSAL_HAS_SRQ, /* the QP receives by an SRQ */
     REFUSAL_FULL,    /* value: slots; low: of them under way */
-    REFUSAL_SILENT,  /* value: slots of a send queue, all ended, none signaled */
+    REFUSAL_SILENT,  /* value: slots of a send queue, none signaled */
     REFUSAL_INLINE,  /* value: opcode that cannot be inline */
     REFUSAL_NO_ADDRESS, /* extended post without ibv_wr_set_ud_addr() or _set_xrc_srqn() */
     /* memory */

@@ -46,8 +46,8 @@ static void add_queue(struct words *words, const struct refused_record *record, 
 
     if (record->form == REFUSAL_SILENT)
         words_add(words,
-                  "the send queue is permanently full: all %llu slots hold work requests that have "
-                  "completed, and none of them was posted with IBV_SEND_SIGNALED",
+                  "the send queue is permanently full: all %llu slots hold work requests without "
+                  "IBV_SEND_SIGNALED",
                   slots);
     else if (!slots)
         words_add(words, "the %s has no slots: it was created with %s 0", argument, length_of(argument));

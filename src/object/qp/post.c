@@ -132,22 +132,21 @@ static cold_path int refuse_alignment(const char *argument, uint64_t address)
     return refuse(-EINVAL, REFUSAL_UNALIGNED, argument, (int64_t)address, sizeof(uint64_t), 0);
 }
 
-/* Slots of requests that have ended are not free before a signaled completion behind them is polled. If all have ended and
- * none is signaled, they never are; in all other cases a program that tries again succeeds at some time. From the newest on,
- * because a program that signals some signals the last. The QP's lock is held. */
+/* Slots of requests that have ended are not free before a signaled completion behind them is polled. If none is signaled,
+ * they never are; in all other cases a program that tries again succeeds at some time. From the newest on, because a
+ * program that signals some signals the last. The QP's lock is held. */
 cold_path int post_refuse_full(const struct qp *qp, uint32_t posted)
 {
     const struct sender *sender = &qp->record->sender;
     uint32_t under_way = posted - sender->completed, slots = qp->record->send_depth;
 
-    for (uint32_t i = 1; i <= slots && !under_way; i++) {
+    for (uint32_t i = 1; i <= slots; i++) {
         const struct send_wqe *wqe = send_wqe_at(&qp->transport, posted - i);
 
         if (wqe->flags & (WQE_SIGNALED | WQE_OWN))
-            return refuse(-ENOMEM, REFUSAL_FULL, "send queue", slots, 0, 0);
+            return refuse(-ENOMEM, REFUSAL_FULL, "send queue", slots, min_of(under_way, slots), 0);
     }
-    return refuse(-ENOMEM, under_way || !slots ? REFUSAL_FULL : REFUSAL_SILENT, "send queue", slots,
-                  min_of(under_way, slots), 0);
+    return refuse(-ENOMEM, slots ? REFUSAL_SILENT : REFUSAL_FULL, "send queue", slots, 0, 0);
 }
 
 static in_post int write_send_wqe(const struct qp *qp, struct send_wqe *wqe, const struct ibv_send_wr *wr)
