@@ -19,7 +19,7 @@ struct ibv_qp_attach_comp_cntr_attr;
 struct ibv_mr *ibv_reg_mr_ex(struct ibv_pd *pd, struct ibv_mr_init_attr *attributes);
 struct ibv_dmah *ibv_alloc_dmah(struct ibv_context *context, struct ibv_dmah_init_attr *attributes);
 int ibv_dealloc_dmah(struct ibv_dmah *dmah);
-/* 1.16 (61) */
+/* 1.16 (62) */
 int ibv_dm_export_dmabuf_fd(struct ibv_dm *dm);
 int ibv_query_port_speed(struct ibv_context *context, uint32_t port, uint64_t *ret_speed);
 /* 1.17 (64) */
