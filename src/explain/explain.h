@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Public header of the component: what a published segment (segment/segment.h) says, in words. Each question is
+/* Public header of the room: what a published segment (segment/segment.h) says, in words. Each question is
  * answered by a paragraph whose first line names the cause, with indented detail below it, or by one JSON
  * object on one line with the same facts ("cause" is the first line).
  *
@@ -103,7 +103,7 @@ void explain_process(const struct view *view, struct out *out);
 /* all: no limit on how many of a kind are listed. */
 void explain_list(const struct view *view, struct out *out, bool all);
 
-/* --- among the files of the component */
+/* --- among the files of the room */
 
 /* The frame of an explanation: process, object, first line. In text, the caller adds the prefix (process). */
 void explanation_begin(const struct view *view, struct out *out, const char *what, const char *cause);

@@ -15,7 +15,7 @@
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77
 #endif
-#define IS_PID      (UINT64_C(1) << 63) /* in an identity */
+#define IS_PID      (UINT64_C(1) << 63) /* the rest is a pid: this kernel has no pidfs */
 #define PIDFS_MAGIC 0x50494446          /* PID_FS_MAGIC of linux/magic.h since Linux 6.9 */
 
 socklen_t block_address(uint32_t block, struct sockaddr_un *ret_address)
@@ -185,7 +185,7 @@ int handshake_message_receive(int fd, enum handshake_type type, struct handshake
     *ret_sender = sender_of(&msg);
     if (length == 0)
         return -ECONNRESET;
-    if (msg.msg_flags & MSG_CTRUNC) /* no number is free for its descriptor */
+    if (msg.msg_flags & MSG_CTRUNC) /* the descriptor was cut off: this process may have no more */
         return -EMFILE;
     if (length != (ssize_t)sizeof(*message) || (msg.msg_flags & MSG_TRUNC) ||
         message->magic != HANDSHAKE_MAGIC || message->version != HANDSHAKE_VERSION || message->type != type ||

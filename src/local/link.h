@@ -8,7 +8,7 @@
  * tables and lists, ops->link_down(), rundown_wait(), free. Threads that found the link in a table are in a
  * rundown section while they use it.
  *
- * Locks of lanes (the other locks of local, and of other components: docs/locking.md):
+ * Locks of lanes (the other locks of local, and of other rooms: docs/locking.md):
  *
  *   lane.receive_lock    the reading side of a lane; held during ops->packet() and ops->batch_end()
  *   lane.transmit_lock   the writing side of a lane

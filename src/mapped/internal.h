@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Owner side: what the files of the component share. mapped_lock guards all of it. mapped_lock is taken with no other
+/* Owner side: what the files of the room share. mapped_lock guards all of it. mapped_lock is taken with no other
  * lock held, because its holder may wait for the keeper to switch gigabytes. */
 #ifndef MAPPED_INTERNAL_H
 #define MAPPED_INTERNAL_H
@@ -56,7 +56,7 @@ struct owner {
 extern struct lock mapped_lock;
 extern struct owner owner;
 /* The forking thread holds mapped_lock from the prepare handler to the parent or child handler, and fork handlers of
- * the program may call this component in between: owner_enter() takes the lock only once per thread. false: this is
+ * the program may call this room in between: owner_enter() takes the lock only once per thread. false: this is
  * the child and its handler has not run yet; the caller returns without doing anything. */
 bool owner_enter(void);
 void owner_leave(void);

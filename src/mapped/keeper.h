@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The thread that owns the component's descriptors and uses them.
+/* The thread that owns the room's descriptors and uses them.
  *
  * The keeper has a descriptor table of its own: programs close, truncate or replace descriptors that they do not
  * know, and none of that affects this table; a child does not inherit it either. While pages of the program are

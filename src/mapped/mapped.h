@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Memory that several processes map: the public header of the component.
+/* Memory that several processes map: the public header of the room.
  *
  * The owner turns whole private pages of a range into a shared mapping of a sealed memfd (an arena), at the same
  * address and while other threads write to them, and later turns them back; no write is lost in either direction.
- * Memory that is shared already stays as it is, and the component finds the file behind it. A peer maps the files
+ * Memory that is shared already stays as it is, and the room finds the file behind it. A peer maps the files
  * that the owner describes, and reads and writes them with loads and stores. Guarantees and limits: docs/mapped.md.
  *
  * Every function may be called from any thread, but not inside a rundown section and not with a lock held: a call may
@@ -27,7 +27,7 @@ enum mapped_reason {
     MAPPED_EXECUTABLE,    /* executable memory */
     MAPPED_PRIVATE_FILE,  /* private mapping of a file: data of a library, private huge pages */
     MAPPED_STACK,         /* stack or thread control block */
-    MAPPED_NO_DESCRIPTOR, /* shared already, but the component cannot open its file */
+    MAPPED_NO_DESCRIPTOR, /* shared already, but the room cannot open its file */
     MAPPED_USERFAULTFD,   /* registered with a userfaultfd of the program */
     MAPPED_SPECIAL,       /* userfaultfd does not support it: device memory, sealed mappings, guard pages */
     MAPPED_PINNED,        /* pages of this process are pinned (io_uring fixed buffers, VFIO, an RDMA NIC) */
@@ -79,7 +79,7 @@ struct mapped_region;
 struct mapped_region *mapped_add(uint64_t address, uint64_t length, unsigned access);
 /* The same in portions, for memory that is accessed meanwhile. before(start, end): the pages [start, end) are switched
  * next; false: not now, and the region ends there. after(start, end) follows when they are switched, or could not be. Both
- * are called while the calling thread waits, by another one, and must not call this component. `size` is a power of two. */
+ * are called while the calling thread waits, by another one, and must not call this room. `size` is a power of two. */
 struct mapped_portions {
     uint64_t size;
     bool
@@ -107,7 +107,7 @@ int mapped_move(uint64_t address, uint64_t length);
 void mapped_forget_orphans(void);
 
 enum mapped_kind {
-    MAPPED_KIND_ARENA,  /* made by this component: sealed, MAPPED_ARENA_SIZE bytes */
+    MAPPED_KIND_ARENA,  /* made by this room: sealed, MAPPED_ARENA_SIZE bytes */
     MAPPED_KIND_SEALED, /* a memfd of the program that cannot shrink or grow */
     MAPPED_KIND_FILE,   /* tmpfs, hugetlbfs or a memfd of the program; may be truncated */
     MAPPED_KIND_SYSV,   /* System V shared memory: attached by number */
@@ -144,7 +144,7 @@ struct mapped_ports {
 };
 void mapped_set_ports(const struct mapped_ports *ports);
 
-/* Handlers for pthread_atfork(): the child gets private copies at the same addresses, and the component starts afresh
+/* Handlers for pthread_atfork(): the child gets private copies at the same addresses, and the room starts afresh
  * in it. A child of a raw clone() does not have the memory at all. */
 void mapped_fork_prepare(void);
 void mapped_fork_parent(void);

@@ -2,8 +2,8 @@
 #include "transport/machine.h"
 #include "transport/ordered_copy.h"
 
-/* Null regions read from the source, which is never written, and write to the sink, which is never read. All threads
- * share both. */
+/* What is read from a null MR comes from the source, which stays zero; what is written to one goes to the sink. All
+ * threads share both. */
 static char null_source[GATHER_NULL_CHUNK];
 static char null_sink[GATHER_NULL_CHUNK];
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Declarations that the files of transport share among themselves; no other component includes this header.
+/* Declarations that the files of transport share among themselves; no other room includes this header.
  *
  *   sender.c            posting order -> packets
  *   sender_rd_atomic.c  what READ, atomic and FLUSH requests carry

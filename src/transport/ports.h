@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What transport asks of the components above: a core table, and one table per optional feature. A feature that the
+/* What transport asks of the rooms above: a core table, and one table per optional feature. A feature that the
  * owner of the QPs does not offer has no table (NULL), and transport does not use the feature:
  *
  *   table         used when                                            if it is absent

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* A packet that arrives -> sender (responses and acknowledgements), responder (requests) or datagram receive. The
- * state of the QP decides which packets it takes (verbs.md §2.1). */
+/* Hands a packet that has arrived to the sender (responses and acknowledgements), the responder (requests) or the
+ * datagram receive. The state of the QP decides which packets it takes (verbs.md §2.1). */
 #include "base/pkey.h"
 #include "transport/machine.h"
 
-/* An unknown opcode from the right peer, in sequence: an invalid request (verbs.md §3.10). */
+/* An unknown opcode with the expected PSN is an invalid request (verbs.md §3.10). */
 static cold_path void receive_unknown(struct transport_qp *qp, const struct packet *packet)
 {
     struct responder *responder = &qp->record->responder;
@@ -58,8 +58,8 @@ static bool receive_connected(struct transport_qp *qp, const struct packet *pack
         return true;
     }
     responder_receive(qp, packet, properties);
-    /* In ERR the responder sends no acknowledgement, but UC has to end the exposure of the peer's buffer: the caller
-     * sends a drop notice. */
+    /* In ERR the responder acknowledges nothing, and UC still has to end the exposure of the peer's buffer. False: the
+     * caller sends a drop notice. */
     return service != SERVICE_UC || qp_state(qp) != IBV_QPS_ERR;
 }
 

@@ -35,8 +35,8 @@ static void stop_timer(struct transport_qp *qp)
     sender->timeout_left = 0;
 }
 
-/* What is outstanding was sent without a window and without parts of READs: all of it counts as sent, and each READ or
- * atomic as one request. */
+/* Outstanding requests were sent without a congestion window, so all their PSNs count as sent. Each of their READs and
+ * atomics was one packet, and counts as one. */
 void sender_expect_losses(struct transport_qp *qp)
 {
     struct sender *sender = &qp->record->sender;
@@ -65,7 +65,7 @@ bool sender_end_losses(struct transport_qp *qp)
     return true;
 }
 
-/* Are there unacknowledged requests by reference? Forgets it. */
+/* Do unacknowledged requests expose memory? Clears their marks. */
 static bool clear_exposed(struct transport_qp *qp)
 {
     const struct sender *sender = &qp->record->sender;
@@ -125,7 +125,7 @@ bool transport_revoke_key(struct transport_qp *qp, uint32_t slot, bool mw)
     }
     if (named)
         transport_revoke(qp);
-    qp->exposes = exposes && !named; /* repeated packets expose their memory again */
+    qp->exposes = exposes && !named; /* packets that are repeated set it again */
     return qp->exposes;
 }
 
@@ -149,7 +149,7 @@ void sender_flush(struct transport_qp *qp)
     sender->waiting = SENDER_RUNS;
 }
 
-/* The counters in front are free-running, and `retired` is written under another lock. */
+/* The fields before next_psn are kept: counters that only grow, and `retired`, which the CQ's poll_lock guards. */
 #define COUNTERS offsetof(struct sender, next_psn)
 
 void sender_reset(struct transport_qp *qp)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Interfaces between the files of the udp component.
+/* Interfaces between the files of the udp room.
  *
  * Lock order: claims_lock (claims.c) and groups_lock (groups.c), then receive_lock (receive.c), under which
  * ops->packet() and ops->batch_end() run, then the lock of a lane (lane.c). The functions of udp.h run in

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Creates and configures the sockets of the udp component. */
+/* Creates and configures the sockets of the udp room. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/filter.h>

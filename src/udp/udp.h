@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Public header of the udp component: RoCEv2 packets (IBA annex A17) to and from the network, through
+/* Public header of the udp room: RoCEv2 packets (IBA annex A17) to and from the network, through
  * unprivileged sockets.
  *
  * Sending uses sockets of the process itself, the lanes. QPs are distributed over the lanes, so their packets
@@ -65,7 +65,7 @@ struct udp_ops {
 
 struct udp_options {
     bool multicast_loops;              /* IP_MULTICAST_LOOP of the sending sockets */
-    struct network_counters *counters; /* in the published segment; NULL: counters of this component */
+    struct network_counters *counters; /* in the published segment; NULL: counters of this room */
 };
 
 /* Called at first use and again in a forked child. Opens no socket. Reads SOFTHCA_UDP and SOFTHCA_UDP_LOSS. */
@@ -155,7 +155,7 @@ bool udp_prepare_sleep(void);
 /* Polling starts: arrivals wake no thread until the next udp_prepare_sleep(). */
 void udp_disarm(void);
 
-/* Never NULL: udp_options.counters, or counters of this component before udp_start(). */
+/* Never NULL: udp_options.counters, or counters of this room before udp_start(). */
 extern struct network_counters *udp_counters;
 
 /* For a counter that only the holder of one lock changes. */

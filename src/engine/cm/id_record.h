@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Published records of rdma_cm ids, for explanations: the id_ calls of struct cm_agent_calls (agent.h). */
+/* Published records of cm_ids, for explanations: the id_ calls of struct cm_agent_calls, which agent.h describes. */
 #ifndef ENGINE_CM_ID_RECORD_H
 #define ENGINE_CM_ID_RECORD_H
 

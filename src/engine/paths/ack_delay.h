@@ -4,9 +4,9 @@
  *
  * An acknowledgement costs a system call here and a datagram at the peer. In a ping-pong, where the program
  * replies to each message with a request of its own, the acknowledgement can leave in the datagram of that
- * request (RFC 1122 4.2.3.2 does the same for TCP). The delay begins only after the program has replied
- * REPLIES_TO_TRUST times in a row, each time between a single received packet and its next poll: a program may
- * take its last message and exit. One poll without a reply ends the trust. */
+ * request (RFC 1122 4.2.3.2 does the same for TCP). The delay begins after REPLIES_TO_TRUST replies in a row,
+ * each between one received packet and the next poll. A program that does not reply may have taken its last
+ * message, and may exit before the acknowledgement: one poll without a reply starts the count anew. */
 #ifndef ENGINE_PATHS_ACK_DELAY_H
 #define ENGINE_PATHS_ACK_DELAY_H
 
@@ -15,8 +15,8 @@
 #include <stdint.h>
 
 #define REPLIES_TO_TRUST 8u
-/* Ticks of the helper thread after which an acknowledgement is sent without the program: at least one whole
- * interval has passed then. */
+/* The helper thread sends a delayed acknowledgement after so many of its looks: at least one whole interval has
+ * passed then. */
 #define ACK_DELAY_TICKS 2u
 
 enum ack_delay_state {
@@ -35,8 +35,8 @@ enum ack_delay_event {
     ACK_DELAY_RECEIVED, /* ack_delay_may_begin(), and the QP owes the acknowledgement of one packet only */
     ACK_DELAY_REQUEST,  /* a request of a single packet is in the lane that is flushed next */
     ACK_DELAY_POSTED,   /* a post of the program has put its requests into the lane */
-    /* ack_delay_ends(): a batch ended by the program's poll, or by the helper thread, without a reply
-     * since */
+    /* ack_delay_ends(): the program's poll, or the helper thread, has ended a batch, and no reply came in
+     * between */
     ACK_DELAY_POLLED,
     ACK_DELAY_RESET, /* the QP loses its path */
     ACK_DELAY_EXIT,  /* the program exits */
@@ -52,7 +52,7 @@ static inline enum ack_delay_state ack_delay_state(const struct ack_delay *delay
     return (enum ack_delay_state)atomic_load_explicit(&delay->state, memory_order_relaxed);
 }
 
-/* At the end of a batch of received packets. qps: how many owe an acknowledgement; by_program: one of its
+/* May a delay begin at the end of this batch of received packets? qps: how many owe an acknowledgement; by_program: one of its
  * threads polled, and so is awake to reply; wakes_program: the batch completed a receive that a thread sleeps
  * for. */
 bool ack_delay_may_begin(unsigned qps, bool by_program, bool wakes_program);

@@ -2,9 +2,10 @@
 /* Forwards XRC requests for SRQs of other processes, and their responses back (transport/relay.c,
  * object/xrc/delegate.h).
  *
- * The number of an SRQ is a QP number of its process, so the owner of the number's block gets the request, unchanged
- * but for PACKET_RELAYED. The terms (struct delegate_terms) precede the first request, and each first request after
- * requests were executed elsewhere. All packets of a QP take one lane, which keeps their order. */
+ * The number of an SRQ is a QP number of its process, so the owner of the number's block gets the request, with
+ * PACKET_RELAYED and with the numbers of the SRQ and of the QP. The QP's attributes (struct delegate_terms) go before the
+ * first request, and again whenever another process has executed requests since. All packets of a QP take one lane,
+ * which keeps their order. */
 #include "engine/xrc/relay.h"
 
 #include <errno.h>
@@ -54,7 +55,7 @@ static void fill_packet(const struct qp *qp, uint32_t dest_qpn, struct packet *p
     };
 }
 
-/* -EAGAIN: the lane is full, and runs the QP when it has space. QP lock held. */
+/* -EAGAIN: the lane is full; the QP runs again when it has space. QP lock held. */
 static int send_terms(struct qp *qp, struct lane *lane, uint32_t srqn)
 {
     struct delegate_terms terms;
@@ -85,7 +86,7 @@ static struct link *owner_of(struct qp *qp, uint32_t srqn, int *ret_error)
         *ret_error = -EAGAIN;
         link = route_resolve_or_wait(qp, srqn);
     }
-    /* Who has the number of an SRQ that has died gets nothing unless the domain is his, too. */
+    /* The SRQ may be destroyed, and its number another process's, which gets nothing unless it may open the domain. */
     if (link && (link_is_self(link) || !xrc_domain_admits(qp->xrcd->domain, link_peer_uid(link)))) {
         *ret_error = -ENOENT;
         return NULL;
@@ -93,7 +94,7 @@ static struct link *owner_of(struct qp *qp, uint32_t srqn, int *ret_error)
     return link;
 }
 
-/* Sends the terms if the process that executes does not have them, or has to resume. QP lock held. */
+/* Sends the terms if the executing process lacks them, or has to learn the new epoch (relay.resumes). QP lock held. */
 static int prepare_lane(struct qp *qp, const struct link *link, struct lane *lane, uint32_t srqn,
                         bool may_move)
 {
@@ -112,7 +113,7 @@ static int prepare_lane(struct qp *qp, const struct link *link, struct lane *lan
     route_of(qp)->relay_lane = lane; /* relay_leave() looks for the QPs of a link here */
     if (!send_terms(qp, lane, srqn))
         return 0;
-    /* The next attempt has to send terms again, to whichever process. */
+    /* The next attempt sends the terms again, whichever process it goes to. */
     relay->resumes = !elsewhere;
     if (elsewhere)
         relay_move_failed(&qp->transport);
@@ -150,7 +151,8 @@ static void send_end(struct link *link, void *argument)
     struct lane *lane = link_lane(link, qp->ibv.qp_num);
     struct packet packet;
 
-    /* If the lane is full, the delegate ends with the terms of the number's next connection, or with the link. */
+    /* If the lane is full, the message is lost. The delegate then ends when the QP's next connection sends terms, or
+     * with the link. */
     fill_packet(qp, 0, &packet);
     packet.src_qpn = qp->ibv.qp_num;
     if (lane_send(lane, &packet, &payload, 1) == 0)
@@ -172,7 +174,7 @@ void relay_leave(struct qp *qp, const struct link *link)
     struct relay *relay = &qp->transport.relay;
     const struct link *displaced = relay->displaced ? local_resolve(relay->srqn) : NULL;
 
-    /* Who takes the number of a process that had to resume has nothing to resume. */
+    /* The process that was to resume is gone; another one that takes its numbers has nothing to resume. */
     if (!displaced || displaced == link)
         relay->displaced = false;
     if (!route_of(qp)->relay_lane || lane_link(route_of(qp)->relay_lane) != link)
@@ -190,7 +192,7 @@ static bool takes_responses(const struct qp *qp)
     return state == IBV_QPS_RTR || state == IBV_QPS_RTS || state == IBV_QPS_SQD;
 }
 
-/* Also the drop notice that there is no delegate, which has no PACKET_RELAYED and no epoch. */
+/* Also takes the drop notice of a process without a delegate, which has neither PACKET_RELAYED nor an epoch. */
 static void receive_response(struct lane *lane, const struct packet *packet)
 {
     struct qp *qp = qp_lock_number(packet->dest_qpn);
@@ -219,7 +221,7 @@ static void receive_terms(struct lane *lane, const struct packet *packet)
     if (packet->payload_length != sizeof(terms) || (packet->flags & PACKET_BY_REFERENCE))
         return;
     memcpy(&terms, packet->payload, sizeof(terms)); /* shared memory: copied before it is checked */
-    /* The number is in completions. */
+    /* Completions here show the QP's number, so only its owner may claim it. */
     if (!terms.ends && !local_is_owner(link, packet->src_qpn / LOCAL_BLOCK_QPNS))
         return;
     /* If no delegate can be made, the request that follows is answered with a drop notice. */

@@ -59,7 +59,7 @@ static bool guid_taken(const struct device_table *table, const struct device *ex
 }
 
 /* The EUI-64 of the MAC. An interface without a MAC, or with another's (VLAN, bridge), gets a hash that all
- * processes of this host compute alike. Never zero: the last bit is set. */
+ * processes of this host compute alike, and which is never zero: its last bit is set. */
 static void make_guid(const struct device_table *table, struct device *device)
 {
     static const uint8_t no_mac[6];
@@ -126,8 +126,8 @@ static bool gid_is_zero(const uint8_t gid[16])
 }
 
 /* The order in which new addresses take GID entries: IPv4, then IPv6, then link-local; permanent before temporary
- * and deprecated. IPv4 addresses keep the kernel's order (the primary address is first), IPv6 addresses are
- * ordered numerically, because the kernel does not define their order. */
+ * and deprecated. IPv4 addresses keep the kernel's order: the primary one is first. The kernel defines no order of
+ * IPv6 addresses, so these are ordered numerically. */
 static int address_rank(const struct netdev_address *address)
 {
     int rank = gid_is_ipv4_mapped(address->gid) ? 0 : gid_is_link_local(address->gid) ? 8 : 4;
@@ -149,8 +149,8 @@ struct eligibility {
     bool link_local; /* link-local addresses become GIDs too */
 };
 
-/* libfabric turns a link-local GID into an AF_IB address that other programs do not support (compatibility.md
- * §5.1), so link-local addresses become GIDs only where the host has no other address. */
+/* libfabric turns a link-local GID into an AF_IB address, which other programs do not support (compatibility.md §5.1).
+ * So these become GIDs only where no interface but lo has another address. */
 static struct eligibility check_eligibility(const struct device_table *table,
                                             const struct netdev_snapshot *snapshot)
 {
@@ -404,7 +404,7 @@ int device_table_apply(struct device_table *table, const struct netdev_snapshot 
             continue;
         netdev = netdev_of(device, snapshot);
         if (netdev && netdev->ifindex != device->ifindex && device_of(table, netdev->ifindex))
-            netdev = NULL; /* two interfaces have swapped their names, and another device has this one */
+            netdev = NULL; /* interfaces have swapped names: this one is another device's now */
         changes += update_device(device, netdev, snapshot, eligibility, ret_changes + changes);
         if (!netdev && device->references == 0) {
             device->in_use = false;

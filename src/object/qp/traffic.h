@@ -9,13 +9,14 @@
 void traffic_begin_timing(struct qp *qp, uint32_t posted);
 void traffic_end_timing(struct qp *qp, enum verdict verdict);
 void traffic_count_failure(struct qp *qp, enum verdict verdict);
-/* Of requests that are complete when the post returns: when it began, 0 if it is not measured; and with that, its end. */
+/* A plain request, which is complete when its post returns. begin: the time, 0 if this one is not measured; end: takes
+ * that time. */
 ns_t traffic_begin_plain(struct qp *qp, uint32_t posted);
 void traffic_end_plain(struct qp *qp, ns_t began);
-/* RESET: the request that is measured does not complete. */
+/* The QP goes to RESET: the request that is being measured never completes, and another one is chosen. */
 void traffic_reset(struct qp *qp);
 
-/* posted: the counter behind the requests that are posted now. */
+/* posted: sender.posted with the requests of this call. */
 static inline bool traffic_is_due(const struct qp *qp, uint32_t posted)
 {
     return unlikely((int32_t)(posted - qp->time_from) > 0);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* XRC domains: the common state of the ibv_xrcd of one process that were opened with the same file. */
+/* XRC domains: what all ibv_xrcd of this process with the same file share. */
 #ifndef OBJECT_XRC_XRC_DOMAIN_H
 #define OBJECT_XRC_XRC_DOMAIN_H
 
@@ -24,7 +24,7 @@ struct xrc_domain {
         ino_t inode; /* of the descriptor when it was opened, because the program may close it */
     } user_name,     /* a bound socket by which other processes see that this process has the domain open */
         pin;         /* of the file, so that its inode is not reused */
-    bool is_private;
+    bool is_private; /* opened without a file (fd -1): no other ibv_xrcd shares it */
     _Atomic uint32_t references; /* XRCDs, and QPs that remain after their XRCD is closed (open_qp.c) */
 };
 
@@ -37,7 +37,6 @@ void xrc_domain_drop(struct xrc_domain *domain);
 /* May a process of user `uid` have the domain open? True for our own user and root, and if the file's mode lets the
  * user read or write. */
 bool xrc_domain_admits(const struct xrc_domain *domain, uid_t uid);
-/* In the child of a fork. */
 void xrc_domains_after_fork_in_child(void);
 
 #endif
