@@ -359,24 +359,30 @@ int qp_bind_window(struct qp *qp, struct mw *mw, const struct ibv_mw_bind *bind)
     return post_end(qp, error, more);
 }
 
-int qp_post_recv(struct qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
+/* num_sge: that of the work request. */
+static inline void fill_receive(struct recv_wqe *wqe, const struct ibv_recv_wr *wr, uint32_t num_sge,
+                                uint32_t stamp)
+{
+    wqe->wr_id = wr->wr_id;
+    wqe->num_sge = num_sge;
+    wqe->stamp = stamp;
+    if (likely(num_sge == 1))
+        memcpy(wqe->sge, wr->sg_list, sizeof(struct wqe_sge));
+    else
+        copy_if_any(wqe->sge, wr->sg_list, num_sge * sizeof(struct wqe_sge));
+}
+
+/* Any list, in any state. The QP's lock is held, and released. */
+static __attribute__((noinline)) int post_receives(struct qp *qp, struct ibv_recv_wr *wr,
+                                                   struct ibv_recv_wr **bad_wr)
 {
     static const struct receive_completion flushed = {.verdict = VERDICT_FLUSHED, .opcode = IBV_WC_RECV};
     struct receive_queue *queue = &qp->record->receive;
-    uint32_t posted, stamp = provenance_stamp();
-    int error;
+    uint32_t posted = atomic_load_explicit(&queue->posted, memory_order_relaxed), stamp = provenance_stamp();
+    int error = qp->srq ? refuse(-EINVAL, REFUSAL_HAS_SRQ, "", 0, 0, 0)
+                        : transition_check_post_recv((enum ibv_qp_type)qp->record->type, qp_state(qp));
 
-    if (context_is_inherited(qp->context)) {
-        *bad_wr = wr;
-        return destroyed_refuse(DESTROYED_QP, qp, "ibv_post_recv");
-    }
-    lock_acquire(&qp->lock);
-    posted = atomic_load_explicit(&queue->posted, memory_order_relaxed);
-    error = qp->srq ? refuse(-EINVAL, REFUSAL_HAS_SRQ, "", 0, 0, 0)
-                    : transition_check_post_recv((enum ibv_qp_type)qp->record->type, qp_state(qp));
     for (; wr && !error; wr = wr->next) {
-        struct recv_wqe *wqe;
-
         if (wr->num_sge < 0 || (uint32_t)wr->num_sge > queue->max_sge)
             error = refuse_range("num_sge", wr->num_sge, 0, queue->max_sge);
         else if (posted - atomic_load_explicit(&queue->taken, memory_order_relaxed) >= queue->depth)
@@ -384,15 +390,7 @@ int qp_post_recv(struct qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad
         if (unlikely(error))
             break;
         /* After the check of the depth: a queue of depth 0 has no ring. */
-        wqe = qp_receive_at(qp, posted);
-        wqe->wr_id = wr->wr_id;
-        wqe->num_sge = (uint32_t)wr->num_sge;
-        wqe->stamp = stamp;
-        if (likely(wr->num_sge == 1))
-            memcpy(wqe->sge, wr->sg_list, sizeof(struct wqe_sge));
-        else
-            copy_if_any(wqe->sge, wr->sg_list, (size_t)wr->num_sge * sizeof(struct wqe_sge));
-        posted++;
+        fill_receive(qp_receive_at(qp, posted++), wr, (uint32_t)wr->num_sge, stamp);
     }
     if (unlikely(error))
         *bad_wr = wr;
@@ -405,4 +403,35 @@ int qp_post_recv(struct qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad
     }
     lock_release(&qp->lock);
     return refused_of(error, OBJECT_QP, qp->ibv.qp_num);
+}
+
+/* What most posts are: one receive with one SGE, for a queue that has room, of a QP in INIT to SQE, where nothing is flushed. A
+ * QP that takes no receives, or that has an SRQ, has a queue of depth 0. */
+static inline bool post_plain_receive(struct qp *qp, const struct ibv_recv_wr *wr)
+{
+    struct receive_queue *queue = &qp->record->receive;
+    uint32_t posted = atomic_load_explicit(&queue->posted, memory_order_relaxed);
+
+    _Static_assert(IBV_QPS_RESET == 0 && IBV_QPS_INIT == 1 && IBV_QPS_SQE == 5 && IBV_QPS_ERR == 6,
+                   "one comparison");
+    if (!wr || wr->next || wr->num_sge != 1 || !queue->max_sge ||
+        posted - atomic_load_explicit(&queue->taken, memory_order_relaxed) >= queue->depth ||
+        (uint32_t)qp_state(qp) - IBV_QPS_INIT > IBV_QPS_SQE - IBV_QPS_INIT || times_recorded())
+        return false;
+    fill_receive(qp_receive_at(qp, posted), wr, 1, STAMP_NONE);
+    atomic_store_explicit(&queue->posted, posted + 1, memory_order_release);
+    return true;
+}
+
+int qp_post_recv(struct qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
+{
+    if (context_is_inherited(qp->context)) {
+        *bad_wr = wr;
+        return destroyed_refuse(DESTROYED_QP, qp, "ibv_post_recv");
+    }
+    lock_acquire(&qp->lock);
+    if (unlikely(!post_plain_receive(qp, wr)))
+        return post_receives(qp, wr, bad_wr);
+    lock_release(&qp->lock);
+    return 0;
 }
