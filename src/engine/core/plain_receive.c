@@ -222,27 +222,32 @@ static inline bool look_behind(struct lane *lane, struct lane_state *state, stru
     return more;
 }
 
-/* QP lock held. *small: the first packet; in the end one that is not taken, if *ret_more. */
+/* QP lock held. *small: the first packet; in the end one that is not taken, if *ret_more. What is_possible() asks changes under
+ * that lock, so not by a SEND that is taken into the run, but by what an acknowledgement or a full CQ may lead to. */
 static unsigned receive_run(struct qp *qp, struct lane *lane, struct lane_state *state,
                             struct lane_small *small, unsigned budget, bool *ret_more, bool *ret_ends)
 {
     const uint32_t qpn = small->dest_qpn;
+    bool possible = is_possible(qp, lane);
     unsigned taken = 0;
     struct run run;
 
     run_begin(&run, qp);
     *ret_more = false;
-    while (is_possible(qp, lane)) {
+    while (possible) {
         if (small->opcode == OP_ACKNOWLEDGE) {
             run_end(&run, lane, false);
             if (!take_ack(qp, small))
                 break;
+            possible = is_possible(qp, lane);
         } else if ((!run.count && !may_receive(qp, lane)) || !take_send(&run, small)) {
             break;
         }
         lane_take(lane, small);
-        if (run.count == PLAIN_RUN)
+        if (run.count == PLAIN_RUN) {
             run_end(&run, lane, false);
+            possible = is_possible(qp, lane);
+        }
         *ret_more = ++taken != budget && look_behind(lane, state, small, ret_ends);
         if (!*ret_more || small->dest_qpn != qpn)
             break;
