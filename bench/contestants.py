@@ -217,9 +217,9 @@ def loopback_device(bench):
 class Wire(Perftest):
     """Perftest over the network path, which for two processes of one host is loopback."""
 
-    def __init__(self, bench, op):
-        super().__init__(bench, op, 'auto')
-        self.name = f'{op} wire'
+    def __init__(self, bench, op, options=()):
+        super().__init__(bench, op, 'auto', options=options)
+        self.name = ' '.join([op, 'wire', *options])
         self.device = loopback_device(bench)
 
     def _rows(self, argv):
