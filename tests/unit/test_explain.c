@@ -801,10 +801,51 @@ static void calls_that_are_refused(void **state)
     record->low = 0;
     record->high = 16;
     strcpy(record->argument, "num_sge");
-    assert_contains(said(refusal, OBJECT_QP, 0), "num_sge is -1, but may be at most 16");
+    assert_contains(said(refusal, OBJECT_QP, 0), "num_sge is -1, but has to be 0 to 16");
     record->value = 17;
     assert_contains(said(refusal, OBJECT_QP, 0),
                     "num_sge is 17, but may be at most 16 (max_send_sge of the QP)");
+    record->form = REFUSAL_BITS;
+    record->value = 1;
+    record->low = BITS_PLAIN;
+    record->high = 0;
+    strcpy(record->argument, "comp_mask");
+    assert_contains(said(refusal, OBJECT_QP, 0), ": comp_mask has 0x1, but has to be 0");
+    record->value = 0;
+    record->low = BITS_FLUSH_TYPES;
+    record->high = 3;
+    strcpy(record->argument, "type");
+    assert_contains(said(refusal, OBJECT_QP, 0),
+                    ": type is 0, but needs at least one of IBV_FLUSH_GLOBAL and IBV_FLUSH_PERSISTENT");
+    record->value = 1 << 10;
+    record->low = BITS_CREATE_FLAGS;
+    record->high = 1 << 1 | 1 << 8;
+    strcpy(record->argument, "create_flags");
+    assert_contains(said(refusal, OBJECT_QP, 0),
+                    "create_flags has IBV_QP_CREATE_SOURCE_QPN, but may only have "
+                    "IBV_QP_CREATE_BLOCK_SELF_MCAST_LB and IBV_QP_CREATE_SCATTER_FCS");
+    record->form = REFUSAL_SPECS;
+    record->value = 60;
+    record->low = 2;
+    assert_contains(
+        said(refusal, OBJECT_QP, 0),
+        ": size is 60, but num_of_specs is 2: size has to be that of struct ibv_flow_attr and of");
+    record->form = REFUSAL_FULL;
+    record->value = 8;
+    record->low = 8;
+    record->high = 0;
+    strcpy(record->argument, "SRQ");
+    assert_contains(said(refusal, OBJECT_QP, 0),
+                    "the SRQ is full: all 8 slots (max_wr) hold receives that no message has used yet; post "
+                    "fewer, or create it with more");
+    record->high = 1;
+    strcpy(record->argument, "receive queue");
+    assert_contains(said(refusal, OBJECT_QP, 0), "hold receives that have no polled completion; post fewer");
+    record->form = REFUSAL_WQ_CURRENT;
+    record->value = IBV_WQS_RESET;
+    record->low = IBV_WQS_RDY;
+    assert_contains(said(refusal, OBJECT_QP, 0),
+                    "curr_wq_state is IBV_WQS_RESET, but the WQ is in IBV_WQS_RDY");
     record->form = REFUSAL_WQ_TRANSITION;
     record->value = IBV_WQS_RDY;
     record->low = IBV_WQS_ERR;
