@@ -174,6 +174,8 @@ const char *name_sender_wait(uint32_t wait)
         [SENDER_WAITS_IN_SQD] = "sqd",
         [SENDER_WAITS_FOR_WINDOW] = "window",
         [SENDER_WAITS_TO_FAIL] = "to_fail",
+        [SENDER_WAITS_FOR_MAPPING] = "mapping",
+        [SENDER_WAITS_AFTER_LOSSES] = "after_losses",
     };
 
     return NAME_OF(names, wait);

@@ -106,6 +106,9 @@ static void reasons_of_the_sender(void **state)
                                   "waiting for acknowledgements from"},
         {SENDER_WAITS_TO_FAIL,
          "failed locally (IBV_WC_LOC_PROT_ERR), completes after the work requests before it"},
+        {SENDER_WAITS_FOR_MAPPING, "has not been sent: memory of QP 0x000013 is being mapped"},
+        {SENDER_WAITS_AFTER_LOSSES, "requests that were sent under injected faults of packets end first: "
+                                    "waiting for acknowledgements from QP 0x000013"},
     };
 
     for (size_t i = 0; i < array_size(reasons); i++) {
@@ -198,6 +201,11 @@ static void where_the_peer_is(void **state)
     f->qps[0].path.kind = PATH_SEARCHED;
     f->qps[0].path.since = fixture_view().stamp - 2000;
     assert_contains(why(100), "looking up the process that owns QP 0x000013, without an answer for 2.0 s");
+    f->qps[0].path.kind = PATH_WIRE;
+    assert_contains(why(100), "has not been sent: the send buffer of the UDP socket is full: the network "
+                              "interface does not keep up");
+    f->qps[0].path.kind = PATH_RING;
+    assert_contains(why(100), "the shared-memory ring to QP 0x000013 is full");
     post(2, 1)->waiting = SENDER_WAITS_IN_SQD;
     f->qps[0].state = IBV_QPS_SQD;
     f->qps[0].changed = fixture_view().stamp - 1200;
@@ -205,6 +213,34 @@ static void where_the_peer_is(void **state)
     assert_contains(
         why(101),
         "the QP is in SQD (since 1.2 s: ibv_modify_qp() by thread 77): no new work request is started");
+}
+
+/* dest_qpn is of connected QPs only. */
+static void datagrams_that_wait(void **state)
+{
+    struct qp_record *qp = &f->qps[0];
+    struct path_address *to = send_wqe_address(fixture_send(qp, 0));
+
+    qp->type = IBV_QPT_UD;
+    qp->attributes.dest_qpn = 0;
+    post(1, 0)->waiting = SENDER_WAITS_FOR_LINK;
+    fixture_send(qp, 0)->ud.remote_qpn = 0x77;
+    *to = (struct path_address){.destination_ifindex = 1};
+    assert_contains(why(100),
+                    "the shared-memory ring to the process of QP 0x000077 (with "
+                    "SOFTHCA_PATH=wire, the send buffer of the UDP socket) is full, or that process "
+                    "is being looked up");
+    to->destination_ifindex = 0;
+    assert_contains(why(100), "has not been sent: the send buffer of the UDP socket is full");
+    to->is_multicast = 1;
+    assert_contains(why(100), "links to the processes of this host are being made, or the send buffer");
+    qp->path.kind = PATH_PORT_DOWN;
+    assert_contains(why(100), "the port is down");
+    qp->path.kind = PATH_UNKNOWN;
+    qp->send_stride = sizeof(struct send_wqe);
+    assert_contains(why(100), "no room on the path to its destination");
+    qp->type = IBV_QPT_RAW_PACKET;
+    assert_contains(why(100), "the shared-memory ring to a process of this user is full");
 }
 
 static void ended_sends(void **state)
@@ -914,6 +950,7 @@ int main(void)
         TEST(places_of_a_send),
         TEST(stamps_become_ages),
         TEST(where_the_peer_is),
+        TEST(datagrams_that_wait),
         TEST(ended_sends),
         TEST(receives),
         TEST(a_region_says_how_much_of_it_is_mapped),
