@@ -156,7 +156,7 @@ const char *name_path_why(uint32_t why)
         [PATH_WHY_CAPTURE] = "softhca capture records each request as packets",
         [PATH_WHY_FAULTS] = "injected faults of packets are loaded, so each request goes as packets",
         [PATH_WHY_PEER_FAULTS] =
-            "injected faults lose packets of the peer, or did so before, so each request goes as packets",
+            "injected faults drop packets of the peer, or have done so, so each request goes as packets",
     };
 
     return why < array_size(names) ? names[why] : NULL;
