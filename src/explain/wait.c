@@ -107,7 +107,11 @@ static void add_rnr(const struct view *view, struct words *words, const struct q
     const struct qp_attributes *attributes = &qp->attributes;
 
     add_peer(view, words, qp);
-    words_add(words, " has no receive posted (RNR); ");
+    words_add(words,
+              qp->path.kind == PATH_WIRE
+                  ? " answers RNR NAK (it has no receive posted, or is a NIC that resolves a page fault "
+                    "of an on-demand MR); "
+                  : " has no receive posted (RNR); ");
     if (attributes->rnr_retry == 7)
         words_add(words, "rnr_retry is 7 (unlimited), %u RNR NAKs so far", qp->sender.rnr_naks);
     else

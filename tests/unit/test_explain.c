@@ -459,8 +459,10 @@ static void accounts_of_each_kind(void **state)
     assert_contains(blocked(OBJECT_CQ, 0),
                     "4 completion events were read and not acknowledged (ibv_ack_cq_events)");
     f->cqs[1].events.acked = 4;
-    assert_contains(blocked(OBJECT_CQ, 0), "; CQ 1 \"fixture\" was acknowledged 4 times too often: the "
-                                           "events were acknowledged on the wrong CQ");
+    assert_contains(blocked(OBJECT_CQ, 0), "; CQ 1 \"fixture\" was acknowledged 4 times too often: "
+                                           "probably the events of this one were acknowledged there");
+    f->cqs[1].events.acked = 1;
+    assert_contains(blocked(OBJECT_CQ, 0), "was acknowledged 1 time too often: ");
     f->cqs[1].context = 1; /* of another device: none of its business */
     assert_null(strstr(blocked(OBJECT_CQ, 0), "too many"));
     f->qps[0].provenance.destroying_by = FIXTURE_THREAD;
@@ -510,13 +512,13 @@ static void losses_of_each_kind(void **state)
                     "ibv_destroy_qp(QP 0x000012 \"fixture\") discarded 3 outstanding sends, 1 "
                     "unpolled completion, 2 unused receives, 1 unread event (QP state RTS)");
     assert_contains(out.text, "outstanding sends: wr_id 100, 101, 200\n");
-    assert_contains(out.text, "it is successful: harmless, unless the program waits for it\n");
+    assert_contains(out.text, "it reports success: harmless, unless the program waits for it\n");
     f->cqs[0].armed = CQ_ARMED_ANY;
     assert_contains(losses(OBJECT_CQ, 0),
                     "ibv_destroy_cq(CQ 0 \"fixture\") discarded 2 unpolled completions, an armed "
                     "notification (ibv_req_notify_cq)");
     assert_contains(out.text,
-                    "all of them are successful: harmless, unless the program waits for one of them\n");
+                    "all of them report success: harmless, unless the program waits for one of them\n");
     assert_int_equal(out.remarks[REMARK_COMPLETIONS], 0);
     fixture_cqe(&f->cqs[0], 2)->status = IBV_WC_WR_FLUSH_ERR;
     assert_contains(losses(OBJECT_CQ, 0), "discarded 2 unpolled completions");
@@ -772,6 +774,94 @@ static void refused_between_two_retries(void **state)
     assert_contains(why(100), "waits for the acknowledgement of");
     sender->rnr_retries_left = 6;
     assert_contains(why(100), "has no receive posted (RNR)");
+    f->qps[0].path.kind = PATH_WIRE; /* it may be a NIC */
+    assert_contains(why(100), "answers RNR NAK (it has no receive posted, or is a NIC that resolves a page "
+                              "fault of an on-demand MR); rnr_retry is 7");
+}
+
+/* --- the first error of a QP ----------------------------------------------------------------------------------- */
+
+static bool fault_of(const struct view *view, struct out *to, enum object_kind kind, uint32_t number)
+{
+    return explain_fault(view, to, number);
+}
+
+static const char *fault(enum fault_side side, enum fault_cause cause)
+{
+    struct fault_record *record = &f->qp_rares[0].fault;
+
+    f->qps[0].has_rare = 1;
+    record->ns = FIXTURE_AGO(400);
+    record->side = (uint8_t)side;
+    record->cause = (uint16_t)cause;
+    return said(fault_of, OBJECT_QP, 0);
+}
+
+static void what_is_said_of_a_fault_is_what_is_known(void **state)
+{
+    struct fault_record *record = &f->qp_rares[0].fault;
+    struct qp_record *qp = &f->qps[0];
+
+    record->region_lkey = FIXTURE_LKEY;
+    assert_contains(fault(FAULT_OF_REQUESTER, FAULT_REFERENCE),
+                    "the peer could not read the buffer of this work request: this program has unmapped or "
+                    "protected memory of the MR with lkey 0x00004711 since its registration");
+    record->value = 0;
+    assert_contains(fault(FAULT_OF_REQUESTER, FAULT_NO_RECEIVE),
+                    "QP 0x000013 had no receive posted (RNR NAK), and rnr_retry is 0");
+    qp->path.kind = PATH_WIRE;
+    assert_contains(fault(FAULT_OF_REQUESTER, FAULT_NO_RECEIVE),
+                    " answered RNR NAK (it had no receive posted, or is a NIC that resolved a page fault of "
+                    "an on-demand MR), and rnr_retry is 0");
+    /* The peer is in a state in which it answers, and nothing else is wrong. */
+    qp->path.kind = PATH_SELF;
+    qp->attributes.timeout = 14;
+    qp->attributes.retry_count = 6;
+    record->value = PATH_SELF;
+    f->qps[1].state = IBV_QPS_RTS;
+    assert_contains(fault(FAULT_OF_REQUESTER, FAULT_SILENCE),
+                    "QP 0x000013 did not acknowledge in 7 tries, each of at least 67.1 ms (timeout code 14, "
+                    "retry_cnt 6), and is in RTS");
+    /* path_mtu of the other end is not known. */
+    record->wanted = UINT32_MAX;
+    record->value = 3;
+    qp->path.kind = PATH_WIRE;
+    assert_contains(fault(FAULT_OF_RESPONDER, FAULT_PACKET_LENGTH),
+                    "path_mtu of the two ends probably differs: it is ");
+    record->wanted = 2048;
+    assert_contains(fault(FAULT_OF_RESPONDER, FAULT_PACKET_LENGTH),
+                    "path_mtu of the two ends differs: it is ");
+    record->value = 0x1f;
+    assert_contains(fault(FAULT_OF_RESPONDER, FAULT_OPCODE), "opcode 0x1f in the BTH is not one of RC");
+}
+
+static bool trouble_of(const struct view *view, struct out *to, enum object_kind kind, uint32_t number)
+{
+    struct object object;
+
+    return object_read(view, kind, number, &object) && explain_watched_trouble(view, to, &object);
+}
+
+/* What is armed for solicited completions only may have others. */
+static void a_watched_thread_that_waits_for_an_event(void **state)
+{
+    struct item_record *channel = NULL;
+
+    for (uint32_t i = 0; i < 8; i++) {
+        if (f->items[i].kind == OBJECT_CHANNEL)
+            channel = &f->items[i];
+    }
+    assert_non_null(channel);
+    f->header->watched = 1;
+    channel->waiting_ns = FIXTURE_AGO(1500);
+    channel->waiting_by = FIXTURE_THREAD;
+    f->cqs[0].polled = 1;
+    f->cqs[0].armed = CQ_ARMED_ANY;
+    assert_contains(said(trouble_of, OBJECT_CHANNEL, 0), "for 1.5 s: no completion has come");
+    f->cqs[0].armed = CQ_ARMED_SOLICITED;
+    assert_contains(said(trouble_of, OBJECT_CHANNEL, 0),
+                    "no completion that raises an event has come; 1 of its 1 armed CQs raises one only for "
+                    "solicited completions and errors (solicited_only of ibv_req_notify_cq)");
 }
 
 static bool misuse(const struct view *view, struct out *to, enum object_kind kind, uint32_t number)
@@ -960,6 +1050,8 @@ int main(void)
         TEST(unpolled_completions_without_an_event),
         TEST(queues_that_stand_still),
         TEST(refused_between_two_retries),
+        TEST(what_is_said_of_a_fault_is_what_is_known),
+        TEST(a_watched_thread_that_waits_for_an_event),
         TEST(calls_with_what_is_gone),
         TEST(calls_that_are_refused),
         TEST(datagrams_that_were_dropped),
