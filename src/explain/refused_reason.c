@@ -53,10 +53,11 @@ static void add_queue(struct words *words, const struct refused_record *record, 
         words_add(words, "the %s has no slots: it was created with %s 0", argument, length_of(argument));
     else if (strcmp(argument, "send queue") != 0)
         words_add(words,
-                  "the %s is full: all %llu slots (%s) hold receives that %s; post fewer, or create it with "
+                  "the %s is full: all %llu slots (%s) hold receives that %s fewer, or create it with "
                   "more",
                   argument, slots, length_of(argument),
-                  record->high ? "have no polled completion" : "no message has used yet");
+                  record->high ? "have no polled completion; poll more often, post"
+                               : "no message has used yet; post");
     else if (record->low == slots)
         words_add(
             words,

@@ -28,7 +28,7 @@ TRIALS = {
     "full-for-a-while": rf"ibv_post_send\({QP}\) fails with ENOMEM: the send queue is full: (of 8 slots \(cap.max_send_wr\) \d hold|all 8 slots \(cap.max_send_wr\) hold) "
                         r"outstanding work requests",
     "receive-queue-full": rf"ibv_post_recv\({QP}\) fails with ENOMEM: the receive queue is full: all 8 slots \(cap\.max_recv_wr\) hold "
-                          r"receives that (no message has used yet|have no polled completion); post fewer, or create it with more$",
+                          r"receives that (no message has used yet; post|have no polled completion; poll more often, post) fewer, or create it with more$",
     "address-of-nobody": r"rdma_bind_addr\(\) fails with ENODEV: 192\.0\.2\.7 is the address of no RDMA device of this host ",
     "inline-trial": CREATE + r"cap\.max_inline_data is 100000, but may be at most \d+ \(SoftHCA's limit, which ibv_query_device\(\) does not report\)$",
     "trial": r"ibv_create_cq_ex\(\) fails with EOPNOTSUPP: wc_flags has 0x10000000000, but may only have IBV_WC_EX_WITH_BYTE_LEN, .* and "

@@ -966,7 +966,8 @@ static void calls_that_are_refused(void **state)
                     "fewer, or create it with more");
     record->high = 1;
     strcpy(record->argument, "receive queue");
-    assert_contains(said(refusal, OBJECT_QP, 0), "hold receives that have no polled completion; post fewer");
+    assert_contains(said(refusal, OBJECT_QP, 0),
+                    "hold receives that have no polled completion; poll more often, post fewer");
     record->form = REFUSAL_WQ_CURRENT;
     record->value = IBV_WQS_RESET;
     record->low = IBV_WQS_RDY;
