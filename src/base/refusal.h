@@ -50,9 +50,11 @@ enum refusal_form {
     REFUSAL_TYPE,    /* value: type of the QP; low: types that can, as bits */
     REFUSAL_OPCODE,  /* value: opcode; low: type of the QP */
     REFUSAL_HAS_SRQ, /* the QP receives by an SRQ */
-    REFUSAL_FULL,    /* value: slots; low: of them under way */
-    REFUSAL_SILENT,  /* value: slots of a send queue, none signaled */
-    REFUSAL_INLINE,  /* value: opcode that cannot be inline */
+    /* value: slots; low: of them under way; high: 1: receives of a watched process, which count until their completion is
+     * polled */
+    REFUSAL_FULL,
+    REFUSAL_SILENT,     /* value: slots of a send queue, none signaled */
+    REFUSAL_INLINE,     /* value: opcode that cannot be inline */
     REFUSAL_NO_ADDRESS, /* extended post without ibv_wr_set_ud_addr() or _set_xrc_srqn() */
     /* memory */
     REFUSAL_NEEDS_LOCAL_WRITE, /* value: access flags */
@@ -70,13 +72,24 @@ enum refusal_form {
     REFUSAL_PRIVILEGED,  /* value: port, which takes CAP_NET_BIND_SERVICE; low: the first one that does not */
     REFUSAL_NO_ADAPTER,  /* low, high: bytes of a GID, which no device has */
     REFUSAL_HOLDS,       /* value is less than low, as many as the CQ or SRQ holds */
+    REFUSAL_WQ_CURRENT,  /* value: curr_wq_state; low: the state; both enum ibv_wq_state */
+    REFUSAL_SPECS, /* value: size of a flow attribute, which its specs do not fit; low: how many they are */
 };
 
 /* Of an argument, and of a sentence, with its end: more is not recorded. */
 #define REFUSAL_TEXT 96
 
 /* What the bits of REFUSAL_BITS are. */
-enum refusal_bits { BITS_PLAIN, BITS_QP_MASK, BITS_ACCESS, BITS_SEND_FLAGS };
+enum refusal_bits {
+    BITS_PLAIN,
+    BITS_QP_MASK,
+    BITS_ACCESS,
+    BITS_SEND_FLAGS,
+    BITS_CREATE_FLAGS,
+    BITS_WC_FLAGS,
+    BITS_FLOW_FLAGS,
+    BITS_FLUSH_TYPES,
+};
 
 struct refusal {
     enum refusal_form form;

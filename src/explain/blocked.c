@@ -82,9 +82,10 @@ static void add_cause(const struct view *view, struct words *words, const struct
     words_add(words, " %s read and not acknowledged (%s)", count == 1 ? "was" : "were", of);
     if (overpaid->surplus)
         words_add(words,
-                  "; %s was acknowledged %u times too often: the events were acknowledged on the wrong %s",
+                  "; %s was acknowledged %u time%s too often: probably the events of this one were "
+                  "acknowledged there",
                   object_label(view, &overpaid->found).text, overpaid->surplus,
-                  object_kind_name(overpaid->found.kind, 1));
+                  overpaid->surplus == 1 ? "" : "s");
     else if (events->read_by && events->read_by == object->provenance.destroying_by)
         words_add(
             words,

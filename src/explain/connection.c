@@ -115,14 +115,13 @@ static void check_rights(struct checking *checking, const struct end *end)
 
         if (wanted && !given)
             report(checking, RISK, "access", end, NULL, NULL,
-                   "its qp_access_flags have %s, but no MR of its PD has it so far: %s to it fail with "
-                   "IBV_WC_REM_ACCESS_ERR until one is registered",
+                   "its qp_access_flags have %s, but no MR or MW of its PD has that flag yet: until one has, "
+                   "%s to it fail at the requester with IBV_WC_REM_ACCESS_ERR",
                    all[i].name, all[i].request);
         else if (given && !wanted)
             report(checking, RISK, "access", end, NULL, NULL,
-                   "an MR of its PD has %s, but its qp_access_flags lack it: %s to it fail at the requester "
-                   "with "
-                   "IBV_WC_REM_INV_REQ_ERR",
+                   "an MR or MW of its PD has %s, but its qp_access_flags lack it: %s to it fail at the "
+                   "requester with IBV_WC_REM_INV_REQ_ERR",
                    all[i].name, all[i].request);
     }
 }

@@ -100,11 +100,11 @@ static void describe_drops(struct out *out, const struct qp_record *qp, const st
     static const struct {
         const char *key, *words;
     } reasons[DROP_REASONS] = {
-        [DROP_QKEY] = {"dropped_for_qkey", "for their Q_Key"},
-        [DROP_NO_RECEIVE] = {"dropped_without_receive", "for want of a receive"},
-        [DROP_TOO_SMALL] = {"dropped_by_small_receive", "by a receive that was too small"},
-        [DROP_STATE] = {"dropped_in_state", "in a state that does not receive"},
-        [DROP_NOBODY] = {"sent_to_nobody", "sent to a QP that does not exist"},
+        [DROP_QKEY] = {"dropped_for_qkey", "with a wrong Q_Key"},
+        [DROP_NO_RECEIVE] = {"dropped_without_receive", "without a posted receive"},
+        [DROP_TOO_SMALL] = {"dropped_by_small_receive", "longer than the receive"},
+        [DROP_STATE] = {"dropped_in_state", "in a state that takes none"},
+        [DROP_NOBODY] = {"sent_to_nobody", "to a QP that does not exist"},
     };
     bool any = false;
 
@@ -117,7 +117,7 @@ static void describe_drops(struct out *out, const struct qp_record *qp, const st
             continue;
         out_number(out, reasons[i].key, rare->drops[i].count);
         words_add(words, "%s%llu %s",
-                  any ? ", " : "; datagrams lost: ", (unsigned long long)rare->drops[i].count,
+                  any ? ", " : "; datagrams dropped: ", (unsigned long long)rare->drops[i].count,
                   reasons[i].words);
         any = true;
     }

@@ -149,10 +149,11 @@ static bool explain_dropped_requests(const struct view *view, struct out *out, c
     words_add(&cause, ")");
     explanation_begin(view, out, "drops", cause.text);
     describe_sample(view, out, "request_in_state", drop);
-    out_line(out, 1, "%s",
-             qp->qp.state == IBV_QPS_ERR
-                 ? "a QP in ERR takes nothing until ibv_modify_qp() has moved it to RESET, INIT and RTR"
-                 : "a QP takes requests from RTR on (ibv_modify_qp to INIT, then to RTR)");
+    out_line(
+        out, 1, "%s",
+        qp->qp.state == IBV_QPS_ERR
+            ? "a QP in ERR takes nothing until ibv_modify_qp() has moved it to RESET, then INIT, then RTR"
+            : "a QP takes requests from RTR on (ibv_modify_qp to INIT, then to RTR)");
     object_describe(view, out, "object", 1, qp, STACK_LINES);
     explanation_end(out);
     return true;

@@ -131,6 +131,9 @@ bool sender_is_being_refused(const struct qp_record *qp);
 /* queues.c: copies of queue entries; false if the queue does not lie in the segment. */
 bool send_wqe_read(const struct view *view, const struct qp_record *qp, uint32_t counter,
                    struct send_wqe *ret);
+/* Where a datagram goes. */
+bool send_address_read(const struct view *view, const struct qp_record *qp, uint32_t counter,
+                       struct path_address *ret);
 /* Does one of count SGEs have this lkey, and a length: of those at an offset, and of a send that was read? */
 bool sges_name_key(const struct view *view, uint64_t at, uint32_t count, uint32_t lkey);
 bool send_names_key(const struct view *view, const struct qp_record *qp, uint32_t counter, uint32_t count,

@@ -181,8 +181,13 @@ static bool add_silent_peer(const struct view *there, struct words *words, const
         words_add(words, "the PSNs differ: sq_psn here is 0x%06x, rq_psn of QP 0x%06x is 0x%06x",
                   ours->sq_psn, ours->dest_qpn, theirs->rq_psn);
     } else {
-        words_add(words, "QP 0x%06x is in %s and did not acknowledge in time", ours->dest_qpn,
-                  name_qp_state(peer.qp.state));
+        words_add(words, "QP 0x%06x did not acknowledge in ", ours->dest_qpn);
+        words_add_tries(words, ours);
+        words_add(words, ", and is in %s", name_qp_state(peer.qp.state));
+        if (words_add_since(there, &since, &peer.qp))
+            words_add(words, " (%s)", since.text);
+        words_add(words, ": it came to that state too late, its process did not run, or injected faults "
+                         "dropped its packets");
     }
     return true;
 }
@@ -294,8 +299,13 @@ static void add_no_receive(const struct view *view, struct words *words, const s
     const struct fault_record *fault = &qp->rare.fault;
 
     add_peer(words, &qp->qp);
-    words_add(words, " had no receive posted (RNR NAK), and rnr_retry is %llu",
-              (unsigned long long)fault->value);
+    words_add(
+        words,
+        view->header.watched || qp->qp.path.kind == PATH_WIRE
+            ? " answered RNR NAK (it had no receive posted, or is a NIC that resolved a page fault of an "
+              "on-demand MR), and rnr_retry is %llu"
+            : " had no receive posted (RNR NAK), and rnr_retry is %llu",
+        (unsigned long long)fault->value);
     if (fault->opcode == IBV_WR_RDMA_WRITE_WITH_IMM)
         words_add(words, " (an RDMA WRITE with immediate takes a receive, as a SEND does)");
     else if (qp_is_of_id(view, object_qpn(qp)))
@@ -374,7 +384,7 @@ static bool add_refusal_reason(const struct view *view, struct words *words, con
         words_add(words, "a packet does not continue the operation with which its message began");
         return true;
     case FAULT_OPCODE:
-        words_add(words, "opcode 0x%02llx is not an RC opcode", value);
+        words_add(words, "opcode 0x%02llx in the BTH is not one of RC", value);
         return true;
     case FAULT_SRQ:
         words_add(words, "no SRQ has number %llu in the XRC domain of QP 0x%06x", value, object_qpn(qp));
@@ -429,7 +439,10 @@ static void add_reason(const struct view *view, struct words *words, const struc
         words_add(words, "%s", bind_reason(value));
         return;
     case FAULT_REFERENCE:
-        words_add(words, "the peer could not read its own memory, which has been unmapped since");
+        words_add(words,
+                  "the peer could not read the buffer of this work request: this program has unmapped or "
+                  "protected memory of the MR with lkey 0x%08x since its registration (munmap, mprotect)",
+                  fault->region_lkey);
         return;
     case FAULT_MODIFIED:
         words_add(words, "ibv_modify_qp(IBV_QPS_ERR) by ");

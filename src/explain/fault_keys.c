@@ -102,12 +102,16 @@ bool words_add_key_reason(const struct view *view, struct words *words, const st
         words_add(words, "no MR%s has this %s", remote ? " or bound MW" : "", name);
         return true;
     case FAULT_KEY_IS_LKEY:
-        words_add(words, "that is the lkey of the MR of %llu bytes at 0x%llx, its rkey is 0x%08x",
+        words_add(words,
+                  "an lkey was given instead of an rkey: it is that of the MR of %llu bytes at 0x%llx, whose "
+                  "rkey is 0x%08x",
                   (unsigned long long)fault->region_length, (unsigned long long)fault->region_address,
                   fault->region_rkey);
         return true;
     case FAULT_KEY_IS_RKEY:
-        words_add(words, "that is the rkey of the MR of %llu bytes at 0x%llx, its lkey is 0x%08x",
+        words_add(words,
+                  "an rkey was given instead of an lkey: it is that of the MR of %llu bytes at 0x%llx, whose "
+                  "lkey is 0x%08x",
                   (unsigned long long)fault->region_length, (unsigned long long)fault->region_address,
                   fault->region_lkey);
         return true;
@@ -121,14 +125,16 @@ bool words_add_key_reason(const struct view *view, struct words *words, const st
     case FAULT_KEY_REPLACED:
         words_add(
             words,
-            "this %s is stale: its MR was deregistered, and its key slot (the upper 24 bits) is now that of ",
+            "this %s is stale: its MR was deregistered, and its index (the upper 24 bits) now belongs to ",
             name);
         add_region(words, fault);
         return true;
     case FAULT_WINDOW_UNBOUND:
-        words_add(words, fault->region_access & ACCESS_WAS_BOUND
-                             ? "the MW of this rkey is not bound any more: it was invalidated, or bound with length 0"
-                             : "the MW of this rkey was never bound (ibv_bind_mw, IBV_WR_BIND_MW)");
+        words_add(
+            words,
+            fault->region_access & ACCESS_WAS_BOUND
+                ? "the MW of this rkey is not bound any more: it was invalidated, or bound with length 0"
+                : "the MW of this rkey was never bound (ibv_bind_mw, IBV_WR_BIND_MW)");
         return true;
     case FAULT_WINDOW_REBOUND:
         words_add(words, "the MW was bound again, its rkey is 0x%08x now", fault->region_rkey);

@@ -247,7 +247,7 @@ static void describe_send_queue(const struct view *view, struct out *out, const 
         "%u of them have completed; their slots are free once the completion of a later, signaled one is "
         "polled, but no later one is signaled",
         ended);
-    out_line(out, 1, "ibv_post_send() returns ENOMEM from now on; signal at least one of each %u requests",
+    out_line(out, 1, "ibv_post_send() returns ENOMEM from now on; signal at least one in every %u requests",
              object->qp.send_depth);
 }
 
@@ -408,7 +408,11 @@ static void describe_connecting(const struct view *view, struct out *out, const 
                                  : "not read it (rdma_get_cm_event)");
     explanation_begin(view, out, "hang", words->text);
     out_string(out, "hang", "connecting");
-    if (there) {
+    if (!there) {
+        out_line(out, 1,
+                 "check that a process listens there and is not stopped, and, on another host, that "
+                 "the network lets UDP port 4791 through");
+    } else {
         out_signed(out, "answerer_pid", there->pid ? there->pid : there->header.pid);
         out_bool(out, "request_read", answerer.given != 0);
     }

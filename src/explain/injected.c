@@ -13,18 +13,20 @@ static void add_connection(struct words *words, const struct inject_strike *stri
     switch ((enum inject_cm)rule->what) {
     case INJECT_ADDR_ERROR:
     case INJECT_ROUTE_ERROR:
-        words_add(words, "%s with %s at call %u of %s", name, inject_errno_name(rule->error), strike->match,
-                  rule->what == INJECT_ADDR_ERROR ? "rdma_resolve_addr" : "rdma_resolve_route");
+        words_add(words, "call %u of %s ends with RDMA_CM_EVENT_%s, status -%s", strike->match,
+                  rule->what == INJECT_ADDR_ERROR ? "rdma_resolve_addr" : "rdma_resolve_route", name,
+                  inject_errno_name(rule->error));
         return;
     case INJECT_REJECTED:
-        words_add(words, "%s (REQ) %u is %s with reason %u",
+        words_add(words, "%s (REQ) %u ends with RDMA_CM_EVENT_%s at its sender, reason %u",
                   rule->side == INJECT_PASSIVE ? "incoming connection request" : "connection request",
                   strike->match, name, (unsigned)rule->value);
         if (inject_reason_name(rule->value))
             words_add(words, " (%s)", inject_reason_name(rule->value));
         return;
     case INJECT_UNREACHABLE:
-        words_add(words, "connection request (REQ) %u and its retries are lost, so it ends with %s",
+        words_add(words,
+                  "connection request (REQ) %u and its retries are lost, so it ends with RDMA_CM_EVENT_%s",
                   strike->match, name);
         return;
     case INJECT_DISCONNECTED:
@@ -33,12 +35,27 @@ static void add_connection(struct words *words, const struct inject_strike *stri
                       "connection %u is disconnected, because the time that the fault names has passed",
                       strike->match);
         else
-            words_add(words, "%s at call %u of %s, for QP 0x%06x", name, strike->match,
-                      inject_call_names[rule->at], strike->qpn);
+            words_add(words, "call %u of %s, for QP 0x%06x, raises RDMA_CM_EVENT_%s", strike->match,
+                      inject_call_names[rule->at], strike->qpn, name);
         return;
     case INJECT_CMS:
         return;
     }
+}
+
+static const char *fate_of(enum inject_packet what)
+{
+    static const char *const fates[INJECT_PACKETS] = {
+        [INJECT_DROP] = "is dropped",
+        [INJECT_DUPLICATE] = "is sent twice",
+        [INJECT_CORRUPT] = "is sent with a wrong ICRC",
+        [INJECT_DELAY] = "is delayed",
+        [INJECT_REORDER] = "is sent behind later ones",
+        [INJECT_RATE] = "is held back to keep to the rate",
+        [INJECT_MARK] = "is sent with the ECN mark Congestion Experienced",
+    };
+
+    return what < INJECT_PACKETS ? fates[what] : "?";
 }
 
 static void add_what(struct words *words, const struct inject_strike *strike)
@@ -68,8 +85,8 @@ static void add_what(struct words *words, const struct inject_strike *strike)
             words_add(words, "ends with %s", inject_outcome_names[rule->what]);
         return;
     case INJECT_PACKET:
-        words_add(words, "%s packet %u, PSN 0x%06x of QP 0x%06x", inject_packet_names[rule->what],
-                  strike->match, (unsigned)strike->value, strike->qpn);
+        words_add(words, "packet %u (PSN 0x%06x of QP 0x%06x) %s", strike->match, (unsigned)strike->value,
+                  strike->qpn, fate_of((enum inject_packet)rule->what));
         return;
     case INJECT_EVENT:
         words_add(words, "%s at call %u of %s", inject_event_names[rule->what], strike->match,
@@ -95,8 +112,7 @@ static void add_idle(struct words *words, const struct inject_strike *strike)
     else if (rule->kind == INJECT_LIMIT)
         words_add(words, "%u calls stayed within the limit", strike->match);
     else
-        words_add(words, "%u matched, and none was the one to fail (keys n, count, every, percent)",
-                  strike->match);
+        words_add(words, "%u matched, but n, count, every or percent chose none of them", strike->match);
 }
 
 bool explain_strike(const struct view *view, struct out *out, const struct inject_strike *strike)

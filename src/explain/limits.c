@@ -30,7 +30,8 @@ void words_add_packet_length(struct words *words, const struct object *requester
     const struct fault_record *fault = &responder->rare.fault;
     uint32_t theirs = qp_mtu_bytes(responder);
 
-    words_add(words, "path_mtu of the two ends differs: it is %u bytes at QP 0x%06x, and ", theirs,
+    words_add(words, "path_mtu of the two ends %s: it is %u bytes at QP 0x%06x, and ",
+              requester || fault->wanted < UINT32_MAX ? "differs" : "probably differs", theirs,
               object_qpn(responder));
     if (requester)
         words_add(words, "%u at QP 0x%06x", qp_mtu_bytes(requester), object_qpn(requester));

@@ -57,8 +57,8 @@ static void describe_completions(struct out *out, const struct unpolled *unpolle
         return;
     out_number(out, "failed_completions", unpolled->failed);
     if (!unpolled->failed)
-        out_line(out, 1, "%s successful: harmless, unless the program waits for %s",
-                 total == 1 ? "it is" : "all of them are", total == 1 ? "it" : "one of them");
+        out_line(out, 1, "%s success: harmless, unless the program waits for %s",
+                 total == 1 ? "it reports" : "all of them report", total == 1 ? "it" : "one of them");
 }
 
 /* --- a QP ----------------------------------------------------------------------------------------------- */

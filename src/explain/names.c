@@ -156,7 +156,7 @@ const char *name_path_why(uint32_t why)
         [PATH_WHY_CAPTURE] = "softhca capture records each request as packets",
         [PATH_WHY_FAULTS] = "injected faults of packets are loaded, so each request goes as packets",
         [PATH_WHY_PEER_FAULTS] =
-            "injected faults lose packets of the peer, or did so before, so each request goes as packets",
+            "injected faults drop packets of the peer, or have done so, so each request goes as packets",
     };
 
     return why < array_size(names) ? names[why] : NULL;
@@ -174,6 +174,8 @@ const char *name_sender_wait(uint32_t wait)
         [SENDER_WAITS_IN_SQD] = "sqd",
         [SENDER_WAITS_FOR_WINDOW] = "window",
         [SENDER_WAITS_TO_FAIL] = "to_fail",
+        [SENDER_WAITS_FOR_MAPPING] = "mapping",
+        [SENDER_WAITS_AFTER_LOSSES] = "after_losses",
     };
 
     return NAME_OF(names, wait);

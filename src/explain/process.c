@@ -143,7 +143,8 @@ static unsigned explain_stopped(const struct view *view, struct out *out)
         return 0;
     words_add(
         &cause,
-        "process %d is stopped: what comes for it is not answered until it is continued (kill -CONT %d)",
+        "process %d is stopped: until it is continued (kill -CONT %d) it takes no SENDs and no messages of "
+        "RDMA CM, and polls nothing",
         (int)view->pid, (int)view->pid);
     explanation_begin(view, out, "stopped", cause.text);
     explanation_end(out);

@@ -130,6 +130,21 @@ bool send_wqe_read(const struct view *view, const struct qp_record *qp, uint32_t
     return entry_read(view, qp->send_offset, qp->send_stride, send_slots(qp), counter, ret, sizeof(*ret));
 }
 
+bool send_address_read(const struct view *view, const struct qp_record *qp, uint32_t counter,
+                       struct path_address *ret)
+{
+    struct {
+        struct send_wqe wqe;
+        struct path_address address;
+    } slot;
+
+    if (qp->type != IBV_QPT_UD || view->header.watched || !qp->send_depth || qp->send_depth > LIMIT_QP_WR ||
+        !entry_read(view, qp->send_offset, qp->send_stride, send_slots(qp), counter, &slot, sizeof(slot)))
+        return false;
+    *ret = slot.address;
+    return true;
+}
+
 bool receive_read(const struct view *view, const struct receive_queue *queue, uint32_t counter,
                   struct recv_wqe *ret)
 {

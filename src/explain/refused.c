@@ -88,8 +88,7 @@ static bool describe(const struct view *view, struct out *out, const struct refu
     if (record->form == REFUSAL_SILENT)
         out_line(out, 1,
                  "slots are free once the completion of a later, signaled one is polled: signal at least one "
-                 "of each %llu "
-                 "requests",
+                 "in every %llu requests",
                  (unsigned long long)record->value);
     explanation_end(out);
     return true;

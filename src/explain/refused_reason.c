@@ -51,6 +51,13 @@ static void add_queue(struct words *words, const struct refused_record *record, 
                   slots);
     else if (!slots)
         words_add(words, "the %s has no slots: it was created with %s 0", argument, length_of(argument));
+    else if (strcmp(argument, "send queue") != 0)
+        words_add(words,
+                  "the %s is full: all %llu slots (%s) hold receives that %s fewer, or create it with "
+                  "more",
+                  argument, slots, length_of(argument),
+                  record->high ? "have no polled completion; poll more often, post"
+                               : "no message has used yet; post");
     else if (record->low == slots)
         words_add(
             words,
@@ -72,6 +79,21 @@ static const char *name_wq_state(uint32_t state)
     return state < array_size(names) ? names[state] : "?";
 }
 
+static void add_wrong_bits(struct words *words, enum refusal_bits names, uint64_t bits, uint64_t allowed,
+                           const char *argument)
+{
+    if (!bits && allowed) {
+        words_add(words, "%s is 0, but needs at least one of ", argument);
+        words_add_bits(words, names, allowed);
+        return;
+    }
+    words_add(words, "%s has ", argument);
+    words_add_bits(words, names, bits & ~allowed);
+    words_add(words, allowed ? ", but may only have " : ", but has to be 0");
+    if (allowed)
+        words_add_bits(words, names, allowed);
+}
+
 /* What an argument is, and may be. */
 static bool add_value_reason(struct words *words, const struct refused_record *record, const char *argument)
 {
@@ -83,10 +105,7 @@ static bool add_value_reason(struct words *words, const struct refused_record *r
         words_add_range(words, record, argument);
         return true;
     case REFUSAL_BITS:
-        words_add(words, "%s has ", argument);
-        words_add_bits(words, (enum refusal_bits)low, bits & ~high);
-        words_add(words, ", but may only have ");
-        words_add_bits(words, (enum refusal_bits)low, high);
+        add_wrong_bits(words, (enum refusal_bits)low, bits, high, argument);
         return true;
     case REFUSAL_NULL:
         words_add(words, "%s is NULL", argument);
@@ -129,6 +148,13 @@ static bool add_value_reason(struct words *words, const struct refused_record *r
     case REFUSAL_MEMORY:
         words_add(words, "out of memory");
         return true;
+    case REFUSAL_SPECS:
+        words_add(
+            words,
+            "size is %llu, but num_of_specs is %llu: size has to be that of struct ibv_flow_attr and of "
+            "all specs behind it",
+            bits, low);
+        return true;
     case REFUSAL_HAS_ONE:
         words_add(words, "the cm_id already has %s", argument);
         return true;
@@ -169,6 +195,10 @@ static bool add_state_reason(struct words *words, const struct refused_record *r
                   name_wq_state((uint32_t)value), name_wq_state((uint32_t)low));
         words_add_choice(words, high, name_wq_state);
         words_add(words, ")");
+        return true;
+    case REFUSAL_WQ_CURRENT:
+        words_add(words, "curr_wq_state is %s, but the WQ is in %s", name_wq_state((uint32_t)value),
+                  name_wq_state((uint32_t)low));
         return true;
     case REFUSAL_STATE:
         words_add(words, "the QP is in %s, but %s %s", name_qp_state((uint32_t)value), argument, "needs ");
@@ -252,7 +282,7 @@ static bool add_path_reason(struct words *words, const struct refused_record *re
         words_add(words, "%s is a multicast GID, to which only a UD QP can send", argument);
         return true;
     case REFUSAL_UNICAST:
-        words_add(words, "%s is not a multicast GID (ff00::/8, or ::ffff:224.0.0.0 and above)", argument);
+        words_add(words, "%s is not a multicast GID (ff00::/8, or 224.0.0.0/4 as ::ffff:a.b.c.d)", argument);
         return true;
     case REFUSAL_FAMILIES:
         add_families(words, record);
@@ -310,7 +340,9 @@ static bool add_memory_reason(struct words *words, const struct refused_record *
         add_page(words, record, "is not readable");
         return true;
     case REFUSAL_UNWRITABLE:
-        add_page(words, record, "is not writable, and IBV_ACCESS_LOCAL_WRITE was requested");
+        add_page(words, record,
+                 "is not writable, but IBV_ACCESS_LOCAL_WRITE or IBV_ACCESS_MW_BIND asks "
+                 "for write access");
         return true;
     default:
         return false;

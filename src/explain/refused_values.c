@@ -52,6 +52,35 @@ static const char *const send_flag_names[] = {
     "IBV_SEND_FENCE", "IBV_SEND_SIGNALED", "IBV_SEND_SOLICITED", "IBV_SEND_INLINE", "IBV_SEND_IP_CSUM",
 };
 
+static const char *const create_flag_names[] = {
+    NULL,
+    "IBV_QP_CREATE_BLOCK_SELF_MCAST_LB",
+    NULL,
+    NULL,
+    NULL,
+    NULL,
+    NULL,
+    NULL,
+    "IBV_QP_CREATE_SCATTER_FCS",
+    "IBV_QP_CREATE_CVLAN_STRIPPING",
+    "IBV_QP_CREATE_SOURCE_QPN",
+    "IBV_QP_CREATE_PCI_WRITE_END_PADDING",
+};
+static const char *const wc_flag_names[] = {
+    "IBV_WC_EX_WITH_BYTE_LEN",       "IBV_WC_EX_WITH_IMM",
+    "IBV_WC_EX_WITH_QP_NUM",         "IBV_WC_EX_WITH_SRC_QP",
+    "IBV_WC_EX_WITH_SLID",           "IBV_WC_EX_WITH_SL",
+    "IBV_WC_EX_WITH_DLID_PATH_BITS", "IBV_WC_EX_WITH_COMPLETION_TIMESTAMP",
+    "IBV_WC_EX_WITH_CVLAN",          "IBV_WC_EX_WITH_FLOW_TAG",
+    "IBV_WC_EX_WITH_TM_INFO",        "IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK",
+};
+static const char *const flow_flag_names[] = {
+    NULL,
+    "IBV_FLOW_ATTR_FLAGS_DONT_TRAP",
+    "IBV_FLOW_ATTR_FLAGS_EGRESS",
+};
+static const char *const flush_type_names[] = {"IBV_FLUSH_GLOBAL", "IBV_FLUSH_PERSISTENT"};
+
 /* "IBV_QP_AV and IBV_QP_PATH_MTU", and bits without a name as a number. */
 void words_add_bits(struct words *words, enum refusal_bits names, uint64_t bits)
 {
@@ -63,6 +92,10 @@ void words_add_bits(struct words *words, enum refusal_bits names, uint64_t bits)
         [BITS_QP_MASK] = {qp_mask_names, array_size(qp_mask_names)},
         [BITS_ACCESS] = {access_bit_names, array_size(access_bit_names)},
         [BITS_SEND_FLAGS] = {send_flag_names, array_size(send_flag_names)},
+        [BITS_CREATE_FLAGS] = {create_flag_names, array_size(create_flag_names)},
+        [BITS_WC_FLAGS] = {wc_flag_names, array_size(wc_flag_names)},
+        [BITS_FLOW_FLAGS] = {flow_flag_names, array_size(flow_flag_names)},
+        [BITS_FLUSH_TYPES] = {flush_type_names, array_size(flush_type_names)},
     };
     uint64_t rest = bits, named = 0;
 
@@ -159,7 +192,7 @@ void words_add_range(struct words *words, const struct refused_record *record, c
         words_add(words, "has to be %llu", low);
     else if (high == UINT64_MAX)
         words_add(words, "has to be at least %llu", low);
-    else if (low == 0)
+    else if (low == 0 && record->value >= 0)
         words_add(words, "may be at most %llu", high);
     else
         words_add(words, "has to be %llu to %llu", low, high);
@@ -193,9 +226,12 @@ static const char *valid_values(const char *argument)
          "(9) and IBV_QPT_XRC_RECV (10)"},
         {"qp_state", "IBV_QPS_RESET (0) to IBV_QPS_ERR (6)"},
         {"srq_type", "IBV_SRQT_BASIC (0), IBV_SRQT_XRC (1) and IBV_SRQT_TM (2)"},
-        {"srq_type of srq", "IBV_SRQT_BASIC (0), and IBV_SRQT_TM (2) of a QP of type RC"},
         {"sa_family", "AF_INET (2), AF_INET6 (10) and AF_IB (27)"},
         {"ps", "RDMA_PS_IPOIB (2), RDMA_PS_TCP (262), RDMA_PS_UDP (273) and RDMA_PS_IB (319)"},
+        {"wq_type", "IBV_WQT_RQ (0)"},
+        {"type of the MW", "IBV_MW_TYPE_1 (1) and IBV_MW_TYPE_2 (2)"},
+        {"level", "IBV_FLUSH_RANGE (0) and IBV_FLUSH_MR (1)"},
+        {"event", "IBV_EVENT_COMM_EST (4)"},
         {"size of a spec", "the size of the struct of its type"},
         {"type", "IBV_FLOW_ATTR_NORMAL (0), IBV_FLOW_ATTR_ALL_DEFAULT (1), IBV_FLOW_ATTR_MC_DEFAULT (2) and "
                  "IBV_FLOW_ATTR_SNIFFER (3)"},

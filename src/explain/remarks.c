@@ -16,8 +16,10 @@ static const struct {
     [REMARK_EVENTS] = {"unread event", "unread events"},
     [REMARK_ARMED] = {"armed notification", "armed notifications"},
     [REMARK_DROPPED] = {"QP that dropped datagrams", "QPs that dropped datagrams"},
-    [REMARK_REFUSED] = {"more failed call that the program may expect to fail",
-                        "more failed calls that the program may expect to fail"},
+    [REMARK_REFUSED] =
+        {"failed call of a kind that programs often expect to fail (EOPNOTSUPP, a full queue ...)",
+         "failed calls of a kind that programs often expect to fail (EOPNOTSUPP, a full queue "
+         "...)"},
 };
 _Static_assert(array_size(nouns) == REMARKS, "a noun for each");
 

@@ -107,7 +107,11 @@ static void add_rnr(const struct view *view, struct words *words, const struct q
     const struct qp_attributes *attributes = &qp->attributes;
 
     add_peer(view, words, qp);
-    words_add(words, " has no receive posted (RNR); ");
+    words_add(words,
+              qp->path.kind == PATH_WIRE
+                  ? " answers RNR NAK (it has no receive posted, or is a NIC that resolves a page fault "
+                    "of an on-demand MR); "
+                  : " has no receive posted (RNR); ");
     if (attributes->rnr_retry == 7)
         words_add(words, "rnr_retry is 7 (unlimited), %u RNR NAKs so far", qp->sender.rnr_naks);
     else
@@ -172,8 +176,44 @@ static void add_lookup(const struct view *view, struct words *words, const struc
         words_add(words, ": no process that can be looked at here has that QP");
 }
 
+static void add_full_socket(struct words *words)
+{
+    words_add(words, "the send buffer of the UDP socket is full: the network interface does not keep up");
+}
+
+/* Each datagram has a destination and a path of its own. */
+static void add_full_datagram(const struct view *view, struct words *words, const struct qp_record *qp)
+{
+    struct path_address to;
+    struct send_wqe next;
+
+    if (qp->type == IBV_QPT_RAW_PACKET)
+        words_add(words, "the shared-memory ring to a process of this user is full, or links to the "
+                         "processes of this host are being made");
+    else if (!send_wqe_read(view, qp, qp->sender.next, &next) ||
+             !send_address_read(view, qp, qp->sender.next, &to))
+        words_add(words, "no room on the path to its destination");
+    else if (to.is_multicast)
+        words_add(words, "links to the processes of this host are being made, or the send buffer of the UDP "
+                         "socket is full");
+    else if (!to.destination_ifindex)
+        add_full_socket(words);
+    else
+        words_add(words,
+                  "the shared-memory ring to the process of QP 0x%06x (with SOFTHCA_PATH=wire, the send "
+                  "buffer of the UDP socket) is full, or that process is being looked up",
+                  next.ud.remote_qpn);
+}
+
 static void add_full_link(const struct view *view, struct words *words, const struct qp_record *qp)
 {
+    if (!is_connected(qp)) {
+        if (qp->path.kind == PATH_PORT_DOWN)
+            words_add_port_down(words);
+        else
+            add_full_datagram(view, words, qp);
+        return;
+    }
     switch ((enum path_kind)qp->path.kind) {
     case PATH_SEARCHED:
         add_lookup(view, words, qp);
@@ -185,12 +225,14 @@ static void add_full_link(const struct view *view, struct words *words, const st
     case PATH_PORT_DOWN:
         words_add_port_down(words);
         return;
+    case PATH_WIRE:
+        add_full_socket(words);
+        return;
     case PATH_UNKNOWN:
     case PATH_RING:
     case PATH_CMA:
     case PATH_MAPPED:
     case PATH_SELF:
-    case PATH_WIRE:
         break;
     }
     words_add(words, "the shared-memory ring to ");
@@ -207,6 +249,8 @@ bool sender_is_being_refused(const struct qp_record *qp)
     case SENDER_WAITS_FOR_WINDOW:
     case SENDER_WAITS_FOR_READ_DEPTH:
     case SENDER_WAITS_FOR_FENCE:
+    case SENDER_WAITS_FOR_MAPPING:
+    case SENDER_WAITS_AFTER_LOSSES:
         return sender_is_refused(&qp->attributes, &qp->sender);
     case SENDER_WAITS_FOR_RNR_TIMER:
     case SENDER_WAITS_FOR_RETRY: /* the peer does not answer at all, which is worse */
@@ -233,6 +277,16 @@ void words_add_wait(const struct view *view, struct words *words, const struct q
         return;
     case SENDER_WAITS_FOR_LINK:
         add_full_link(view, words, qp);
+        return;
+    case SENDER_WAITS_FOR_MAPPING:
+        words_add(words, "memory of ");
+        add_peer(view, words, qp);
+        words_add(words, " is being mapped");
+        return;
+    case SENDER_WAITS_AFTER_LOSSES:
+        words_add(words, "requests that were sent under injected faults of packets end first: waiting for "
+                         "acknowledgements from ");
+        words_add_awaited(view, words, qp);
         return;
     case SENDER_WAITS_FOR_FENCE:
         words_add(words, "fenced: waits for %u earlier RDMA READ%s", sender->rd_atomic_wqes,

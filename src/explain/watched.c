@@ -180,7 +180,7 @@ bool words_add_watched_sender(const struct view *view, struct words *words, cons
         words_add(words, ": none of them is signaled, and they fill the send queue: no completion will free "
                          "a slot (IBV_SEND_SIGNALED), unless the NIC frees them by itself");
     else if (!signaled)
-        words_add(words, ": unsignaled, so there will be none");
+        words_add(words, ": unsignaled, so there will be none unless they fail");
     else
         words_add(words, ", %u signaled: ", signaled);
     if (signaled)
@@ -191,7 +191,7 @@ bool words_add_watched_sender(const struct view *view, struct words *words, cons
 /* --- what waits ------------------------------------------------------------------------------------------------ */
 
 struct channel_cqs {
-    uint32_t channel, armed, unarmed, unpolled;
+    uint32_t channel, armed, solicited, unarmed, unpolled;
 };
 
 static bool count_cq(const struct view *view, const struct object *cq, void *argument)
@@ -201,6 +201,7 @@ static bool count_cq(const struct view *view, const struct object *cq, void *arg
     if (cq->cq.channel != cqs->channel)
         return true;
     cqs->armed += cq->cq.armed != CQ_UNARMED;
+    cqs->solicited += cq->cq.armed == CQ_ARMED_SOLICITED;
     cqs->unarmed += cq->cq.armed == CQ_UNARMED;
     cqs->unpolled += cq->cq.armed != CQ_UNARMED && !cq->cq.polled;
     return true;
@@ -227,10 +228,17 @@ static bool channel_waits(const struct view *view, struct out *out, const struct
             ": %u of its CQs %s armed and not polled since: a completion that came before ibv_req_notify_cq "
             "raises no event",
             cqs.unpolled, cqs.unpolled == 1 ? "is" : "are");
+    else if (cqs.solicited)
+        words_add(
+            &cause,
+            ": no completion that raises an event has come; %u of its %u armed CQs raise%s one only for "
+            "solicited completions and errors (solicited_only of ibv_req_notify_cq)",
+            cqs.solicited, cqs.armed, cqs.solicited == 1 ? "s" : "");
     else
         words_add(&cause, ": no completion has come");
     explanation_begin(view, out, "waits", cause.text);
     out_number(out, "armed", cqs.armed);
+    out_number(out, "armed_for_solicited", cqs.solicited);
     out_number(out, "unpolled_since_armed", cqs.unpolled);
     object_describe(view, out, "object", 1, channel, STACK_LINES);
     explanation_end(out);

@@ -127,7 +127,8 @@ static void describe_watched(const struct view *view, struct search *search, con
     words_add(&words, wqe->flags & WQE_SIGNALED
                           ? "its completion was not polled: it is in progress in the NIC, or completed "
                             "(softhca watch cannot see which)"
-                          : "is unsignaled: it has no completion, and no later one of its QP was polled");
+                          : "is unsignaled: it has no completion unless it fails, and no completion of a "
+                            "later work request of its QP was polled");
     if (place_begin(search, "posted", &words))
         describe_send_numbers(view, search->out, object, counter, wqe, "posted");
 }

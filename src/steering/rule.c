@@ -137,7 +137,8 @@ static int check_head(const struct ibv_flow_attr *attributes)
     if (attributes->size < sizeof(*attributes))
         return refuse_range("size", attributes->size, sizeof(*attributes), UINT16_MAX);
     if (attributes->flags & ~known)
-        return refuse_bits(-EINVAL, "flags", BITS_PLAIN, attributes->flags, known);
+        return refuse_bits(-EINVAL, "flags", BITS_FLOW_FLAGS, attributes->flags & ~known,
+                           IBV_FLOW_ATTR_FLAGS_DONT_TRAP);
     if (attributes->flags & IBV_FLOW_ATTR_FLAGS_EGRESS)
         return refuse_unsupported("flags: IBV_FLOW_ATTR_FLAGS_EGRESS", attributes->flags);
     switch (attributes->type) {
@@ -146,14 +147,23 @@ static int check_head(const struct ibv_flow_attr *attributes)
     case IBV_FLOW_ATTR_ALL_DEFAULT:
     case IBV_FLOW_ATTR_MC_DEFAULT:
         return attributes->flags & IBV_FLOW_ATTR_FLAGS_DONT_TRAP
-                   ? refuse_bits(-EINVAL, "flags", BITS_PLAIN, attributes->flags, 1u)
+                   ? refuse_because(-EINVAL, "flags has IBV_FLOW_ATTR_FLAGS_DONT_TRAP, which only "
+                                             "IBV_FLOW_ATTR_NORMAL can have")
                    : 0;
     case IBV_FLOW_ATTR_SNIFFER:
-        return attributes->num_of_specs || (attributes->flags & IBV_FLOW_ATTR_FLAGS_DONT_TRAP)
-                   ? refuse_range("num_of_specs of a sniffer", attributes->num_of_specs, 0, 0)
+        if (attributes->num_of_specs)
+            return refuse_range("num_of_specs of a sniffer", attributes->num_of_specs, 0, 0);
+        return attributes->flags & IBV_FLOW_ATTR_FLAGS_DONT_TRAP
+                   ? refuse_because(-EINVAL, "flags has IBV_FLOW_ATTR_FLAGS_DONT_TRAP, which only "
+                                             "IBV_FLOW_ATTR_NORMAL can have")
                    : 0;
     }
     return refuse_invalid("type", attributes->type);
+}
+
+static int refuse_size(const struct ibv_flow_attr *attributes)
+{
+    return refuse(-EINVAL, REFUSAL_SPECS, "size", attributes->size, attributes->num_of_specs, 0);
 }
 
 /* Some programs do not count the specs in attributes->size; any other value must be right. */
@@ -169,11 +179,12 @@ int rule_parse(const struct ibv_flow_attr *attributes, struct rule *rule)
         struct ibv_flow_spec spec = {0};
 
         if (sized && (size_t)(end - at) < sizeof(spec.hdr))
-            return refuse_range("size (too small for num_of_specs)", attributes->size, attributes->size + 1u,
-                                UINT16_MAX);
+            return refuse_size(attributes);
         memcpy(&spec.hdr, at, sizeof(spec.hdr));
-        if (spec.hdr.size < sizeof(spec.hdr) || (sized && spec.hdr.size > (size_t)(end - at)))
+        if (spec.hdr.size < sizeof(spec.hdr))
             return refuse_invalid("size of a spec", spec.hdr.size);
+        if (sized && spec.hdr.size > (size_t)(end - at))
+            return refuse_size(attributes);
         /* One of a longer kind than we know is refused by its type. */
         memcpy(&spec, at, spec.hdr.size < sizeof(spec) ? spec.hdr.size : sizeof(spec));
         at += spec.hdr.size;
@@ -182,15 +193,15 @@ int rule_parse(const struct ibv_flow_attr *attributes, struct rule *rule)
     if (error)
         return error;
     if (sized && at != end)
-        return refuse_range("size", attributes->size, (size_t)(at - (const char *)attributes),
-                            (size_t)(at - (const char *)attributes));
+        return refuse_size(attributes);
     if (attributes->type != IBV_FLOW_ATTR_NORMAL && (seen_eth || rule->layers))
         return refuse_because(-EINVAL, "only a rule of type IBV_FLOW_ATTR_NORMAL has specs that filter");
     rule->type = attributes->type;
     rule->priority = attributes->type == IBV_FLOW_ATTR_NORMAL ? attributes->priority : 0;
     rule->dont_trap = attributes->flags & IBV_FLOW_ATTR_FLAGS_DONT_TRAP;
     return rule->drops && rule->dont_trap
-               ? refuse_bits(-EINVAL, "flags of a rule that drops", BITS_PLAIN, attributes->flags, 1u)
+               ? refuse_because(-EINVAL, "flags has IBV_FLOW_ATTR_FLAGS_DONT_TRAP, which a rule that drops "
+                                         "cannot have")
                : 0;
 }
 

@@ -112,6 +112,8 @@ static void go_on(struct transport_qp *qp)
             sender_run(qp);
         return;
     case SENDER_WAITS_FOR_LINK:
+    case SENDER_WAITS_FOR_MAPPING:
+    case SENDER_WAITS_AFTER_LOSSES:
     case SENDER_WAITS_FOR_RNR_TIMER:
     case SENDER_WAITS_FOR_RETRY:
     case SENDER_WAITS_IN_SQD:

@@ -97,6 +97,8 @@ enum sender_wait {
     SENDER_WAITS_IN_SQD,
     SENDER_WAITS_FOR_WINDOW,
     SENDER_WAITS_TO_FAIL, /* WQE `next` failed on this side; its verdict follows those of the WQEs before it */
+    SENDER_WAITS_FOR_MAPPING,  /* the owner maps the memory of the peer first (DIRECT_LATER) */
+    SENDER_WAITS_AFTER_LOSSES, /* those before it end first, as they were sent (sender_end_losses()) */
 };
 enum sender_timer { SENDER_TIMER_NONE, SENDER_TIMER_ACK, SENDER_TIMER_RNR };
 

@@ -455,7 +455,7 @@ static inline bool begin_or_execute(struct transport_qp *qp, struct send_wqe *wq
         *bytes += wqe->length;
         return true;
     case DIRECT_LATER:
-        qp->record->sender.waiting = SENDER_WAITS_FOR_LINK;
+        qp->record->sender.waiting = SENDER_WAITS_FOR_MAPPING;
         return false;
     case DIRECT_BEHIND:
         qp->record->sender.waiting = SENDER_WAITS_FOR_FENCE;
@@ -549,7 +549,7 @@ static cold_path void run_held(struct transport_qp *qp)
 
     run(qp, sender->begun);
     if (sender->waiting == SENDER_RUNS && sender->next == sender->begun)
-        sender->waiting = SENDER_WAITS_FOR_LINK;
+        sender->waiting = SENDER_WAITS_AFTER_LOSSES;
 }
 
 static void run_up_to(struct transport_qp *qp, uint32_t limit)

@@ -68,13 +68,12 @@ static cold_path void tell_refused_post(const struct watched_qp *qp, const char 
     bool send = call[9] == 's';
 
     if (error == ENOMEM && outstanding >= depth && send && !any_signaled)
-        words_add(
-            &words,
-            "all %u slots of the send queue hold unsignaled work requests: no completion will free them "
-            "(IBV_SEND_SIGNALED)",
-            depth);
+        words_add(&words,
+                  "all %u slots of the send queue hold unsignaled work requests, so no completion frees them "
+                  "(unless one fails): signal at least one in every %u (IBV_SEND_SIGNALED)",
+                  depth, depth);
     else if (error == ENOMEM && outstanding >= depth)
-        refuse(-ENOMEM, REFUSAL_FULL, send ? "send queue" : "receive queue", depth, depth, 0);
+        refuse(-ENOMEM, REFUSAL_FULL, send ? "send queue" : "receive queue", depth, depth, !send);
     if (tell_reason(call, error, OBJECT_QP, qp->qpn))
         return;
     tell_refused(call, OBJECT_QP, qp->base.number, error, words.length ? words.text : NULL);

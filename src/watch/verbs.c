@@ -319,8 +319,8 @@ WATCH_EXPORT int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int 
     modify_breaks_rules(known->record, qp, attr, mask);
     if (!tell_reason("ibv_modify_qp", error, OBJECT_QP, known->qpn))
         tell_refused("ibv_modify_qp", OBJECT_QP, known->base.number, error,
-                     "attr_mask and values are valid by the specification: the driver or the NIC refused one "
-                     "of them (see dmesg)");
+                     "attr_mask and values break no rule that softhca watch can check: the driver or the NIC "
+                     "refused them (dmesg may say why)");
     errno = saved;
     return result;
 }

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Functions of libibverbs.so.1 of protection domains and what is registered in them, as verbs.c has the others. */
-#include <sys/resource.h>
-
-#include "base/maps.h"
 #include "base/refusal.h"
 #include "explain/out.h"
 #include "watch/calls.h"
+#include "watch/registration.h"
 
 enum call {
     ALLOC_PD,
@@ -129,51 +127,9 @@ WATCH_EXPORT int ibv_dealloc_pd(struct ibv_pd *pd)
     DESTROY(memory_originals[DEALLOC_PD], ibv_dealloc_pd, OBJECT_PD, pd);
 }
 
-static void words_add_lock_limit(struct words *words)
-{
-    struct rlimit limit;
-
-    words_add(words, ": the limit of memory that may be locked");
-    if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
-        words_add(words, " is reached (RLIMIT_MEMLOCK is %llu KiB: raise it with ulimit -l)",
-                  (unsigned long long)limit.rlim_cur / 1024);
-    else
-        words_add(words, " is not the reason (RLIMIT_MEMLOCK is unlimited): memory of the host is used up, "
-                         "or the NIC has no entries left in its translation table");
-}
-
 #define NEEDS_WRITABLE                                                                                       \
     (unsigned)(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC |                 \
                IBV_ACCESS_MW_BIND)
-
-/* Notes which page of the range the kernel cannot pin (base/refusal.h). */
-static void find_page(uintptr_t first, size_t length, bool write)
-{
-    uintptr_t next = first, end = first + length;
-    enum refusal_form form = REFUSAL_UNSAID;
-    struct mapping mapping;
-    struct maps maps;
-
-    if (maps_open(&maps) != 0)
-        return;
-    while (next < end && form == REFUSAL_UNSAID) {
-        int error = maps_find(&maps, next, &mapping);
-
-        if (error && error != -ENOENT)
-            break;
-        if (error || mapping.start > next)
-            form = REFUSAL_UNMAPPED;
-        else if (!mapping.readable)
-            form = REFUSAL_UNREADABLE;
-        else if (write && !mapping.writable)
-            form = REFUSAL_UNWRITABLE;
-        else
-            next = mapping.end;
-    }
-    maps_close(&maps);
-    if (form != REFUSAL_UNSAID)
-        refuse(-EFAULT, form, "addr", (int64_t)next, first, length);
-}
 
 static void check_registration(size_t length, unsigned access)
 {
@@ -193,22 +149,21 @@ static void refused_registration(const struct ibv_pd *pd, const char *call, cons
 
     if (!known)
         return;
-    if (error == EFAULT)
-        find_page((uintptr_t)address, length, access & NEEDS_WRITABLE);
-    else if (error == EINVAL)
+    words_add(&words, "%zu bytes at 0x%llx, access 0x%x", length, (unsigned long long)(uintptr_t)address,
+              access);
+    if (error == EFAULT) {
+        words_add_unpinned(&words, (uintptr_t)address, length, access & NEEDS_WRITABLE);
+    } else if (error == ENOMEM) {
+        struct pin_limit pins = pin_limit_now();
+
+        words_add_no_memory(&words, &pins, (uintptr_t)address, length);
+    } else if (error == EINVAL) {
         check_registration(length, access);
+    }
     if (tell_reason(call, error, 0, 0)) {
         errno = error;
         return;
     }
-    words_add(&words, "%zu bytes at 0x%llx, access 0x%x", length, (unsigned long long)(uintptr_t)address,
-              access);
-    if (error == EFAULT)
-        words_add(
-            &words,
-            ": one of its pages is not mapped, or is read-only while the access flags ask for write access");
-    else if (error == ENOMEM)
-        words_add_lock_limit(&words);
     tell_refused(call, OBJECT_PD, known->number, error, words.text);
     errno = error;
 }

@@ -8,6 +8,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <rdma/rdma_cma.h>
+#include <rdma/rdma_verbs.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -472,6 +473,44 @@ static void wrong_vector(void)
     REQUIRE(!ibv_create_cq(node.context, 8, NULL, NULL, 5000) && errno == EINVAL);
 }
 
+static void negative_vector(void)
+{
+    begin();
+    REQUIRE(!ibv_create_cq(node.context, 8, NULL, NULL, -1) && errno == EINVAL);
+}
+
+static struct ibv_wq *new_wq(enum ibv_wq_type type)
+{
+    struct ibv_wq_init_attr attributes = {.wq_type = type, .max_wr = 4, .max_sge = 1};
+
+    begin();
+    attributes.pd = node.pd;
+    attributes.cq = cq;
+    return ibv_create_wq(node.context, &attributes);
+}
+
+static void wq_in_reset(void)
+{
+    struct ibv_wq *wq = new_wq(IBV_WQT_RQ);
+    struct ibv_recv_wr wr = {.wr_id = 1}, *bad;
+
+    REQUIRE(wq);
+    REQUIRE(ibv_post_wq_recv(wq, &wr, &bad) == EINVAL);
+}
+
+static void type_of_wq(void)
+{
+    REQUIRE(!new_wq((enum ibv_wq_type)7) && errno == EINVAL);
+}
+
+static void mask_of_domain(void)
+{
+    struct ibv_td_init_attr attributes = {.comp_mask = 1};
+
+    begin();
+    REQUIRE(!ibv_alloc_td(node.context, &attributes) && errno == EINVAL);
+}
+
 static void ah_without_grh(void)
 {
     struct ibv_ah_attr attributes = {.port_num = 1, .dlid = 7};
@@ -561,6 +600,13 @@ static void qp_before_address(void)
     struct ibv_qp_init_attr attributes = {.qp_type = IBV_QPT_RC, .cap = {1, 1, 1, 1, 0}};
 
     REQUIRE(rdma_create_qp(new_id(RDMA_PS_TCP), NULL, &attributes) == -1 && errno == EINVAL);
+}
+
+static void srq_without_type(void)
+{
+    struct ibv_srq_init_attr_ex attributes = {.attr = {.max_wr = 4, .max_sge = 1}};
+
+    REQUIRE(rdma_create_srq_ex(resolved_id(), &attributes) == -1 && errno == EINVAL);
 }
 
 static void accept_on_listener(void)
@@ -674,6 +720,10 @@ static const struct situation situations[] = {
     {"cq-of-other-context", cq_of_other_context},
     {"empty-cq", empty_cq},
     {"wrong-vector", wrong_vector},
+    {"negative-vector", negative_vector},
+    {"wq-in-reset", wq_in_reset},
+    {"type-of-wq", type_of_wq},
+    {"mask-of-domain", mask_of_domain},
     {"ah-without-grh", ah_without_grh},
     {"srq-too-long", srq_too_long},
     {"group-is-none", group_is_none},
@@ -682,6 +732,7 @@ static const struct situation situations[] = {
     {"trial", trial},
     {"connect-before-route", connect_before_route},
     {"qp-before-address", qp_before_address},
+    {"srq-without-type", srq_without_type},
     {"accept-on-listener", accept_on_listener},
     {"route-before-address", route_before_address},
     {"private-data-too-long", private_data_too_long},

@@ -96,10 +96,10 @@ CAUSES = {
                        r"IBV_SEND_SIGNALED$", None),
     "no-receive-posted": (r"^QP 0x[0-9a-f]{6} has no receive posted: a SEND of QP 0x[0-9a-f]{6} (at \S+ )?(of process \d+ )?was "
                           r"refused \(RNR NAK\), and is refused until ibv_post_recv\(\)$",
-                          r"^QP 0x[0-9a-f]{6}: 1 outstanding send for .*has no receive posted \(RNR\)"),
+                          r"^QP 0x[0-9a-f]{6}: 1 outstanding send for .*(has no receive posted \(RNR\)| at \S+ answers RNR NAK \()"),
     "srq-ran-dry": (r"^QP 0x[0-9a-f]{6} has no receive posted: a SEND of .* was refused \(RNR NAK\), and is refused until "
                     r"ibv_post_srq_recv\(\) to SRQ 0$",
-                    r"^QP 0x[0-9a-f]{6}: 1 outstanding send for .*has no receive posted \(RNR\)"),
+                    r"^QP 0x[0-9a-f]{6}: 1 outstanding send for .*(has no receive posted \(RNR\)| at \S+ answers RNR NAK \()"),
     "peer-stopped": (STOPPED, None),
     "peer-stopped-of-many": (STOPPED, None),
     "async-event-unread": (r"^QP 0x[0-9a-f]{6} has an unread asynchronous event \(ibv_get_async_event\)$", None),

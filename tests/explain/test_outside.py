@@ -83,7 +83,7 @@ def test_one_that_was_started_without_explanations():
         situation.until_it_hangs()
         eventually("is blocked: ", situation.pid)  # it is about to
         told, = why_json(situation.pid)
-        matches(r"is blocked: 1 completion event was read and not acknowledged .*on the wrong CQ$",
+        matches(r"is blocked: 1 completion event was read and not acknowledged .*acknowledged there$",
                 told["cause"])
         tap.equal(told["event"]["thread"], situation.pid)  # threads and times are known, stacks are not
         assert "stack" not in told["event"], told
@@ -249,7 +249,7 @@ def over_the_network(name, **more):
 def test_over_the_network_receiver_not_ready():
     with over_the_network("no-receive") as situation:
         qpn = situation.until_it_hangs()
-        cause = r"QP 0x[0-9a-f]+ at \S+ has no receive posted \(RNR\); rnr_retry is 7 \(unlimited\), \d+ RNR NAKs so far"
+        cause = r"QP 0x[0-9a-f]+ at \S+ answers RNR NAK \(it has no receive posted, or is a NIC that resolves a page fault of an on-demand MR\); rnr_retry is 7 \(unlimited\), \d+ RNR NAKs so far"
         eventually(fr"^wr_id 256 \(0x100\), SEND of QP 0x{qpn:06x}, was sent .* ago and is not acknowledged yet: {cause}$",
                    situation.pid, "0x100")
         eventually(fr"^QP 0x{qpn:06x}: 2 outstanding sends, the oldest for .*: {cause}; last packet from the peer .* ago$",

@@ -28,10 +28,11 @@ TRIALS = {
     "full-for-a-while": rf"ibv_post_send\({QP}\) fails with ENOMEM: the send queue is full: (of 8 slots \(cap.max_send_wr\) \d hold|all 8 slots \(cap.max_send_wr\) hold) "
                         r"outstanding work requests",
     "receive-queue-full": rf"ibv_post_recv\({QP}\) fails with ENOMEM: the receive queue is full: all 8 slots \(cap\.max_recv_wr\) hold "
-                          r"outstanding work requests; poll their completions, or create it with more$",
+                          r"receives that (no message has used yet; post|have no polled completion; poll more often, post) fewer, or create it with more$",
     "address-of-nobody": r"rdma_bind_addr\(\) fails with ENODEV: 192\.0\.2\.7 is the address of no RDMA device of this host ",
     "inline-trial": CREATE + r"cap\.max_inline_data is 100000, but may be at most \d+ \(SoftHCA's limit, which ibv_query_device\(\) does not report\)$",
-    "trial": r"ibv_create_cq_ex\(\) fails with EOPNOTSUPP: wc_flags has 0x10000000000, but may only have 0x[0-9a-f]+$",
+    "trial": r"ibv_create_cq_ex\(\) fails with EOPNOTSUPP: wc_flags has 0x10000000000, but may only have IBV_WC_EX_WITH_BYTE_LEN, .* and "
+             r"IBV_WC_EX_WITH_[A-Z_]+$",
 }
 CAUSES = {
     "mask-of-rtr": MODIFY + "INIT to RTR of a QP of type RC needs IBV_QP_RQ_PSN and IBV_QP_MIN_RNR_TIMER, which attr_mask lacks; "
@@ -59,8 +60,8 @@ CAUSES = {
     "srq-with-many-sges": r"ibv_post_srq_recv\(SRQ \d+\) fails with EINVAL: num_sge is 3, but may be at most 1 \(max_sge of the SRQ\)$",
     "remote-without-local": r"ibv_reg_mr(_iova2?)?\(\) fails with EINVAL: access has IBV_ACCESS_REMOTE_WRITE, which needs "
                             "IBV_ACCESS_LOCAL_WRITE, too$",
-    "read-only-page": rf"ibv_reg_mr(_iova2?)?\(\) fails with EFAULT: the page at {HEX} is not writable, and IBV_ACCESS_LOCAL_WRITE was "
-                      r"requested \(\d+ bytes into the range of \d+ bytes\)$",
+    "read-only-page": rf"ibv_reg_mr(_iova2?)?\(\) fails with EFAULT: the page at {HEX} is not writable, but IBV_ACCESS_LOCAL_WRITE or "
+                      r"IBV_ACCESS_MW_BIND asks for write access \(\d+ bytes into the range of \d+ bytes\)$",
     "hole": rf"ibv_reg_mr(_iova2?)?\(\) fails with EFAULT: the page at {HEX} is not mapped \(\d+ bytes into the "
             r"range of \d+ bytes\)$",
     "no-bytes": r"ibv_reg_mr(_iova2?)?\(\) fails with EINVAL: length is 0, but has to be at least 1$",
@@ -71,6 +72,12 @@ CAUSES = {
     "empty-cq": r"ibv_create_cq\(\) fails with EINVAL: cqe is 0, but has to be 1 to \d+$",
     "wrong-vector": r"ibv_create_cq\(\) fails with EINVAL: comp_vector is 5000, but may be at most \d+ \(num_comp_vectors of struct "
                     r"ibv_context, less 1\)$",
+    "negative-vector": r"ibv_create_cq\(\) fails with EINVAL: comp_vector is -1, but has to be 0 to \d+$",
+    "wq-in-reset": r"ibv_post_wq_recv\(WQ 0x[0-9a-f]+\) fails with EINVAL: the WQ is in IBV_WQS_RESET, but a receive needs IBV_WQS_RDY or "
+                   "IBV_WQS_ERR$",
+    "srq-without-type": r"rdma_create_srq_ex\(\) fails with EINVAL: comp_mask lacks IBV_SRQ_INIT_ATTR_TYPE$",
+    "type-of-wq": r"ibv_create_wq\(\) fails with EINVAL: wq_type is 7, but may only be IBV_WQT_RQ \(0\)$",
+    "mask-of-domain": r"ibv_alloc_td\(\) fails with EINVAL: comp_mask has 0x1, but has to be 0$",
     "ah-without-grh": r"ibv_create_ah\(\) fails with EINVAL: is_global is 0: RoCE needs a GRH",
     "srq-too-long": r"ibv_create_srq\(\) fails with EINVAL: attr\.max_wr is 100000000, but has to be 1 to \d+ \(max_srq_wr of "
                     r"ibv_query_device\(\)\)$",

@@ -289,6 +289,51 @@ static void windows_are_bound_and_invalidated_in_order(struct sim *sim)
     assert_int_equal(b->sender_failures, 1);
 }
 
+static void *map_later(struct transport_qp *qp, uint32_t rkey, uint64_t address, uint32_t length,
+                       enum remote_operation operation)
+{
+    qp->map_later = true;
+    return NULL;
+}
+
+static bool never(struct transport_qp *qp, uint32_t rkey, uint64_t address, uint32_t length)
+{
+    return false;
+}
+
+static void request_waits_for_memory_that_is_mapped(struct sim *sim)
+{
+    static const struct transport_direct_ports direct = {.map = map_later, .goes_by_packets = never};
+    static struct transport_ports ports;
+    struct stage stage = set_stage(sim, IBV_WR_RDMA_WRITE, 100);
+
+    ports = *stage.a->transport.ports;
+    ports.direct = &direct;
+    stage.a->transport.ports = &ports;
+    stage.a->transport.link.direct_up_to = SIZE;
+    sim_post_send(stage.a, &stage.wr);
+    assert_int_equal(stage.a->record.sender.waiting, SENDER_WAITS_FOR_MAPPING);
+    stage.a->transport.link.direct_up_to = 0; /* it was not mapped */
+    stage.a->transport.map_later = false;
+    sim_kick(stage.a);
+    sim_run(sim);
+    assert_sent(stage.a, 0, 2, VERDICT_OK);
+}
+
+static void request_waits_for_those_before_the_end_of_losses(struct sim *sim)
+{
+    struct stage stage = set_stage(sim, IBV_WR_RDMA_WRITE, 100);
+
+    sim_lose(stage.a, true);
+    sim_post_send(stage.a, &stage.wr);
+    sim_lose(stage.a, false);
+    sim_post_send(stage.a, &stage.wr);
+    assert_int_equal(stage.a->record.sender.waiting, SENDER_WAITS_AFTER_LOSSES);
+    sim_run(sim);
+    assert_int_equal(stage.a->sent_count, 2);
+    assert_sent(stage.a, 1, 2, VERDICT_OK);
+}
+
 static const struct scenario scenarios[] = {
     SCENARIO(atomics_execute_in_order),
     SCENARIO(atomics_wait_for_reads_before_them),
@@ -298,6 +343,8 @@ static const struct scenario scenarios[] = {
     SCENARIO(sqd_finishes_what_has_begun),
     SCENARIO(comm_est_once_before_rts),
     SCENARIO(windows_are_bound_and_invalidated_in_order),
+    SCENARIO_ON(request_waits_for_memory_that_is_mapped, ON_RING),
+    SCENARIO_ON(request_waits_for_those_before_the_end_of_losses, ON_RING),
 };
 
 int main(int argc, char **argv)

@@ -106,6 +106,9 @@ static void reasons_of_the_sender(void **state)
                                   "waiting for acknowledgements from"},
         {SENDER_WAITS_TO_FAIL,
          "failed locally (IBV_WC_LOC_PROT_ERR), completes after the work requests before it"},
+        {SENDER_WAITS_FOR_MAPPING, "has not been sent: memory of QP 0x000013 is being mapped"},
+        {SENDER_WAITS_AFTER_LOSSES, "requests that were sent under injected faults of packets end first: "
+                                    "waiting for acknowledgements from QP 0x000013"},
     };
 
     for (size_t i = 0; i < array_size(reasons); i++) {
@@ -198,6 +201,11 @@ static void where_the_peer_is(void **state)
     f->qps[0].path.kind = PATH_SEARCHED;
     f->qps[0].path.since = fixture_view().stamp - 2000;
     assert_contains(why(100), "looking up the process that owns QP 0x000013, without an answer for 2.0 s");
+    f->qps[0].path.kind = PATH_WIRE;
+    assert_contains(why(100), "has not been sent: the send buffer of the UDP socket is full: the network "
+                              "interface does not keep up");
+    f->qps[0].path.kind = PATH_RING;
+    assert_contains(why(100), "the shared-memory ring to QP 0x000013 is full");
     post(2, 1)->waiting = SENDER_WAITS_IN_SQD;
     f->qps[0].state = IBV_QPS_SQD;
     f->qps[0].changed = fixture_view().stamp - 1200;
@@ -205,6 +213,34 @@ static void where_the_peer_is(void **state)
     assert_contains(
         why(101),
         "the QP is in SQD (since 1.2 s: ibv_modify_qp() by thread 77): no new work request is started");
+}
+
+/* dest_qpn is of connected QPs only. */
+static void datagrams_that_wait(void **state)
+{
+    struct qp_record *qp = &f->qps[0];
+    struct path_address *to = send_wqe_address(fixture_send(qp, 0));
+
+    qp->type = IBV_QPT_UD;
+    qp->attributes.dest_qpn = 0;
+    post(1, 0)->waiting = SENDER_WAITS_FOR_LINK;
+    fixture_send(qp, 0)->ud.remote_qpn = 0x77;
+    *to = (struct path_address){.destination_ifindex = 1};
+    assert_contains(why(100),
+                    "the shared-memory ring to the process of QP 0x000077 (with "
+                    "SOFTHCA_PATH=wire, the send buffer of the UDP socket) is full, or that process "
+                    "is being looked up");
+    to->destination_ifindex = 0;
+    assert_contains(why(100), "has not been sent: the send buffer of the UDP socket is full");
+    to->is_multicast = 1;
+    assert_contains(why(100), "links to the processes of this host are being made, or the send buffer");
+    qp->path.kind = PATH_PORT_DOWN;
+    assert_contains(why(100), "the port is down");
+    qp->path.kind = PATH_UNKNOWN;
+    qp->send_stride = sizeof(struct send_wqe);
+    assert_contains(why(100), "no room on the path to its destination");
+    qp->type = IBV_QPT_RAW_PACKET;
+    assert_contains(why(100), "the shared-memory ring to a process of this user is full");
 }
 
 static void ended_sends(void **state)
@@ -423,8 +459,10 @@ static void accounts_of_each_kind(void **state)
     assert_contains(blocked(OBJECT_CQ, 0),
                     "4 completion events were read and not acknowledged (ibv_ack_cq_events)");
     f->cqs[1].events.acked = 4;
-    assert_contains(blocked(OBJECT_CQ, 0), "; CQ 1 \"fixture\" was acknowledged 4 times too often: the "
-                                           "events were acknowledged on the wrong CQ");
+    assert_contains(blocked(OBJECT_CQ, 0), "; CQ 1 \"fixture\" was acknowledged 4 times too often: "
+                                           "probably the events of this one were acknowledged there");
+    f->cqs[1].events.acked = 1;
+    assert_contains(blocked(OBJECT_CQ, 0), "was acknowledged 1 time too often: ");
     f->cqs[1].context = 1; /* of another device: none of its business */
     assert_null(strstr(blocked(OBJECT_CQ, 0), "too many"));
     f->qps[0].provenance.destroying_by = FIXTURE_THREAD;
@@ -474,13 +512,13 @@ static void losses_of_each_kind(void **state)
                     "ibv_destroy_qp(QP 0x000012 \"fixture\") discarded 3 outstanding sends, 1 "
                     "unpolled completion, 2 unused receives, 1 unread event (QP state RTS)");
     assert_contains(out.text, "outstanding sends: wr_id 100, 101, 200\n");
-    assert_contains(out.text, "it is successful: harmless, unless the program waits for it\n");
+    assert_contains(out.text, "it reports success: harmless, unless the program waits for it\n");
     f->cqs[0].armed = CQ_ARMED_ANY;
     assert_contains(losses(OBJECT_CQ, 0),
                     "ibv_destroy_cq(CQ 0 \"fixture\") discarded 2 unpolled completions, an armed "
                     "notification (ibv_req_notify_cq)");
     assert_contains(out.text,
-                    "all of them are successful: harmless, unless the program waits for one of them\n");
+                    "all of them report success: harmless, unless the program waits for one of them\n");
     assert_int_equal(out.remarks[REMARK_COMPLETIONS], 0);
     fixture_cqe(&f->cqs[0], 2)->status = IBV_WC_WR_FLUSH_ERR;
     assert_contains(losses(OBJECT_CQ, 0), "discarded 2 unpolled completions");
@@ -736,6 +774,94 @@ static void refused_between_two_retries(void **state)
     assert_contains(why(100), "waits for the acknowledgement of");
     sender->rnr_retries_left = 6;
     assert_contains(why(100), "has no receive posted (RNR)");
+    f->qps[0].path.kind = PATH_WIRE; /* it may be a NIC */
+    assert_contains(why(100), "answers RNR NAK (it has no receive posted, or is a NIC that resolves a page "
+                              "fault of an on-demand MR); rnr_retry is 7");
+}
+
+/* --- the first error of a QP ----------------------------------------------------------------------------------- */
+
+static bool fault_of(const struct view *view, struct out *to, enum object_kind kind, uint32_t number)
+{
+    return explain_fault(view, to, number);
+}
+
+static const char *fault(enum fault_side side, enum fault_cause cause)
+{
+    struct fault_record *record = &f->qp_rares[0].fault;
+
+    f->qps[0].has_rare = 1;
+    record->ns = FIXTURE_AGO(400);
+    record->side = (uint8_t)side;
+    record->cause = (uint16_t)cause;
+    return said(fault_of, OBJECT_QP, 0);
+}
+
+static void what_is_said_of_a_fault_is_what_is_known(void **state)
+{
+    struct fault_record *record = &f->qp_rares[0].fault;
+    struct qp_record *qp = &f->qps[0];
+
+    record->region_lkey = FIXTURE_LKEY;
+    assert_contains(fault(FAULT_OF_REQUESTER, FAULT_REFERENCE),
+                    "the peer could not read the buffer of this work request: this program has unmapped or "
+                    "protected memory of the MR with lkey 0x00004711 since its registration");
+    record->value = 0;
+    assert_contains(fault(FAULT_OF_REQUESTER, FAULT_NO_RECEIVE),
+                    "QP 0x000013 had no receive posted (RNR NAK), and rnr_retry is 0");
+    qp->path.kind = PATH_WIRE;
+    assert_contains(fault(FAULT_OF_REQUESTER, FAULT_NO_RECEIVE),
+                    " answered RNR NAK (it had no receive posted, or is a NIC that resolved a page fault of "
+                    "an on-demand MR), and rnr_retry is 0");
+    /* The peer is in a state in which it answers, and nothing else is wrong. */
+    qp->path.kind = PATH_SELF;
+    qp->attributes.timeout = 14;
+    qp->attributes.retry_count = 6;
+    record->value = PATH_SELF;
+    f->qps[1].state = IBV_QPS_RTS;
+    assert_contains(fault(FAULT_OF_REQUESTER, FAULT_SILENCE),
+                    "QP 0x000013 did not acknowledge in 7 tries, each of at least 67.1 ms (timeout code 14, "
+                    "retry_cnt 6), and is in RTS");
+    /* path_mtu of the other end is not known. */
+    record->wanted = UINT32_MAX;
+    record->value = 3;
+    qp->path.kind = PATH_WIRE;
+    assert_contains(fault(FAULT_OF_RESPONDER, FAULT_PACKET_LENGTH),
+                    "path_mtu of the two ends probably differs: it is ");
+    record->wanted = 2048;
+    assert_contains(fault(FAULT_OF_RESPONDER, FAULT_PACKET_LENGTH),
+                    "path_mtu of the two ends differs: it is ");
+    record->value = 0x1f;
+    assert_contains(fault(FAULT_OF_RESPONDER, FAULT_OPCODE), "opcode 0x1f in the BTH is not one of RC");
+}
+
+static bool trouble_of(const struct view *view, struct out *to, enum object_kind kind, uint32_t number)
+{
+    struct object object;
+
+    return object_read(view, kind, number, &object) && explain_watched_trouble(view, to, &object);
+}
+
+/* What is armed for solicited completions only may have others. */
+static void a_watched_thread_that_waits_for_an_event(void **state)
+{
+    struct item_record *channel = NULL;
+
+    for (uint32_t i = 0; i < 8; i++) {
+        if (f->items[i].kind == OBJECT_CHANNEL)
+            channel = &f->items[i];
+    }
+    assert_non_null(channel);
+    f->header->watched = 1;
+    channel->waiting_ns = FIXTURE_AGO(1500);
+    channel->waiting_by = FIXTURE_THREAD;
+    f->cqs[0].polled = 1;
+    f->cqs[0].armed = CQ_ARMED_ANY;
+    assert_contains(said(trouble_of, OBJECT_CHANNEL, 0), "for 1.5 s: no completion has come");
+    f->cqs[0].armed = CQ_ARMED_SOLICITED;
+    assert_contains(said(trouble_of, OBJECT_CHANNEL, 0),
+                    "no completion that raises an event has come; 1 of its 1 armed CQs raises one only for "
+                    "solicited completions and errors (solicited_only of ibv_req_notify_cq)");
 }
 
 static bool misuse(const struct view *view, struct out *to, enum object_kind kind, uint32_t number)
@@ -801,10 +927,52 @@ static void calls_that_are_refused(void **state)
     record->low = 0;
     record->high = 16;
     strcpy(record->argument, "num_sge");
-    assert_contains(said(refusal, OBJECT_QP, 0), "num_sge is -1, but may be at most 16");
+    assert_contains(said(refusal, OBJECT_QP, 0), "num_sge is -1, but has to be 0 to 16");
     record->value = 17;
     assert_contains(said(refusal, OBJECT_QP, 0),
                     "num_sge is 17, but may be at most 16 (max_send_sge of the QP)");
+    record->form = REFUSAL_BITS;
+    record->value = 1;
+    record->low = BITS_PLAIN;
+    record->high = 0;
+    strcpy(record->argument, "comp_mask");
+    assert_contains(said(refusal, OBJECT_QP, 0), ": comp_mask has 0x1, but has to be 0");
+    record->value = 0;
+    record->low = BITS_FLUSH_TYPES;
+    record->high = 3;
+    strcpy(record->argument, "type");
+    assert_contains(said(refusal, OBJECT_QP, 0),
+                    ": type is 0, but needs at least one of IBV_FLUSH_GLOBAL and IBV_FLUSH_PERSISTENT");
+    record->value = 1 << 10;
+    record->low = BITS_CREATE_FLAGS;
+    record->high = 1 << 1 | 1 << 8;
+    strcpy(record->argument, "create_flags");
+    assert_contains(said(refusal, OBJECT_QP, 0),
+                    "create_flags has IBV_QP_CREATE_SOURCE_QPN, but may only have "
+                    "IBV_QP_CREATE_BLOCK_SELF_MCAST_LB and IBV_QP_CREATE_SCATTER_FCS");
+    record->form = REFUSAL_SPECS;
+    record->value = 60;
+    record->low = 2;
+    assert_contains(
+        said(refusal, OBJECT_QP, 0),
+        ": size is 60, but num_of_specs is 2: size has to be that of struct ibv_flow_attr and of");
+    record->form = REFUSAL_FULL;
+    record->value = 8;
+    record->low = 8;
+    record->high = 0;
+    strcpy(record->argument, "SRQ");
+    assert_contains(said(refusal, OBJECT_QP, 0),
+                    "the SRQ is full: all 8 slots (max_wr) hold receives that no message has used yet; post "
+                    "fewer, or create it with more");
+    record->high = 1;
+    strcpy(record->argument, "receive queue");
+    assert_contains(said(refusal, OBJECT_QP, 0),
+                    "hold receives that have no polled completion; poll more often, post fewer");
+    record->form = REFUSAL_WQ_CURRENT;
+    record->value = IBV_WQS_RESET;
+    record->low = IBV_WQS_RDY;
+    assert_contains(said(refusal, OBJECT_QP, 0),
+                    "curr_wq_state is IBV_WQS_RESET, but the WQ is in IBV_WQS_RDY");
     record->form = REFUSAL_WQ_TRANSITION;
     record->value = IBV_WQS_RDY;
     record->low = IBV_WQS_ERR;
@@ -873,6 +1041,7 @@ int main(void)
         TEST(places_of_a_send),
         TEST(stamps_become_ages),
         TEST(where_the_peer_is),
+        TEST(datagrams_that_wait),
         TEST(ended_sends),
         TEST(receives),
         TEST(a_region_says_how_much_of_it_is_mapped),
@@ -882,6 +1051,8 @@ int main(void)
         TEST(unpolled_completions_without_an_event),
         TEST(queues_that_stand_still),
         TEST(refused_between_two_retries),
+        TEST(what_is_said_of_a_fault_is_what_is_known),
+        TEST(a_watched_thread_that_waits_for_an_event),
         TEST(calls_with_what_is_gone),
         TEST(calls_that_are_refused),
         TEST(datagrams_that_were_dropped),

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/refusal.h"
 #include "steering/rule.h"
 #include "steering/toeplitz.h"
 
@@ -289,6 +290,42 @@ static void what_contradicts_itself_is_einval(void **state)
     }
 }
 
+static struct refusal reason_of(const struct attributes *a)
+{
+    struct refusal why;
+    struct rule rule;
+
+    assert_int_equal(rule_parse(&a->attr, &rule), -EINVAL);
+    assert_true(refusal_take(-EINVAL, &why));
+    return why;
+}
+
+/* What is told is what is wrong, and not another argument that is right. */
+static void reasons_of_refused_rules(void **state)
+{
+    struct ibv_flow_spec_action_drop drop = {.type = IBV_FLOW_SPEC_ACTION_DROP, .size = sizeof(drop)};
+    struct attributes a = a_rule(0);
+    struct refusal why;
+
+    a.attr.type = IBV_FLOW_ATTR_SNIFFER;
+    a.attr.flags = IBV_FLOW_ATTR_FLAGS_DONT_TRAP;
+    why = reason_of(&a);
+    assert_int_equal(why.form, REFUSAL_SENTENCE);
+    assert_non_null(strstr(why.argument, "IBV_FLOW_ATTR_FLAGS_DONT_TRAP"));
+    add(&a, &drop, sizeof(drop));
+    why = reason_of(&a);
+    assert_string_equal(why.argument, "num_of_specs of a sniffer");
+    for (unsigned i = 0; i < 3; i++) {
+        a = a_rule(0);
+        add_mac(&a, 2, 1);
+        a.attr.size = (uint16_t)(i < 2 ? a.attr.size - 1 + 2 * i : sizeof(a.attr) + 1);
+        why = reason_of(&a);
+        assert_int_equal(why.form, REFUSAL_SPECS);
+        assert_int_equal(why.value, a.attr.size);
+        assert_int_equal(why.low, 1);
+    }
+}
+
 static void a_size_that_leaves_out_the_specs_is_taken(void **state)
 {
     struct attributes a = a_rule(0);
@@ -415,6 +452,7 @@ int main(void)
         cmocka_unit_test(a_later_fragment_has_no_ports_and_a_false_header_length_no_ip),
         cmocka_unit_test(the_check_sequence_is_that_of_ethernet),
         cmocka_unit_test(what_contradicts_itself_is_einval),
+        cmocka_unit_test(reasons_of_refused_rules),
         cmocka_unit_test(a_size_that_leaves_out_the_specs_is_taken),
         cmocka_unit_test(every_field_is_compared_under_its_mask),
         cmocka_unit_test(the_first_that_matches_has_the_frame),

@@ -9,8 +9,12 @@
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
+#include "base/refusal.h"
 #include "rules/fault.h"
+#include "watch/registration.h"
 #include "watch/watch.h"
 
 enum { DEPTH = 8 };
@@ -465,6 +469,71 @@ static void an_owned_lock_excludes_others(void **state)
     assert_int_equal(counted, 5 * TURNS);
 }
 
+static const char *no_memory(struct pin_limit pins, uintptr_t address, size_t length)
+{
+    static struct words words;
+
+    words = (struct words){.length = 0};
+    words_add_no_memory(&words, &pins, address, length);
+    return words.text;
+}
+
+static void assert_says(const char *text, const char *part)
+{
+    if (!strstr(text, part))
+        fail_msg("\"%s\" is not in \"%s\"", part, text);
+}
+
+/* The kernel counts pages, and what is pinned already; not of who may lock memory. */
+static void the_limit_of_locked_memory_is_told_where_it_is_the_reason(void **state)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    struct pin_limit pins = {.limit = 64 * page, .pinned = 60 * page, .known = true};
+
+    assert_says(no_memory(pins, 10 * page, 5 * page), "is reached (RLIMIT_MEMLOCK is ");
+    assert_says(no_memory(pins, 10 * page, 4 * page), "RLIMIT_MEMLOCK is not reached (");
+    assert_says(no_memory(pins, 10 * page + 1, 4 * page), "is reached (RLIMIT_MEMLOCK is ");
+    assert_says(no_memory(pins, 10 * page, SIZE_MAX), "is reached (RLIMIT_MEMLOCK is ");
+    assert_says(no_memory(pins, 10 * page, 4 * page), "or the NIC has no MRs (max_mr)");
+    pins.privileged = true;
+    assert_says(no_memory(pins, 10 * page, 5 * page), "RLIMIT_MEMLOCK may be reached (");
+    pins = (struct pin_limit){.limit = 64 * page};
+    assert_says(no_memory(pins, 10 * page, page), "RLIMIT_MEMLOCK may be reached (");
+    pins.limit = UINT64_MAX;
+    assert_says(no_memory(pins, 10 * page, 5 * page),
+                ": RLIMIT_MEMLOCK is unlimited: memory of the host or its cgroup");
+    assert_true(pin_limit_now().known);
+}
+
+static void pages_that_cannot_be_pinned_are_told_from_those_that_are_not_there(void **state)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    char *memory = mmap(NULL, 2 * page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct words words = {.length = 0};
+    struct refusal why;
+
+    assert_ptr_not_equal(memory, MAP_FAILED);
+    words_add_unpinned(&words, (uintptr_t)memory, 2 * page, false);
+    assert_false(refusal_take(-EFAULT, &why));
+    assert_says(words.text,
+                "all its pages are mapped with the permissions that are needed, but the kernel cannot pin");
+    words = (struct words){.length = 0};
+    words_add_unpinned(&words, (uintptr_t)memory, 2 * page, true);
+    assert_int_equal(words.length, 0);
+    assert_true(refusal_take(-EFAULT, &why));
+    assert_int_equal(why.form, REFUSAL_UNWRITABLE);
+    assert_int_equal(munmap(memory + page, page), 0);
+    words_add_unpinned(&words, (uintptr_t)memory, 2 * page, false);
+    assert_int_equal(words.length, 0);
+    assert_true(refusal_take(-EFAULT, &why));
+    assert_int_equal(why.form, REFUSAL_UNMAPPED);
+    assert_int_equal(why.value, (int64_t)(uintptr_t)(memory + page));
+    words_add_unpinned(&words, (uintptr_t)memory, SIZE_MAX, false);
+    assert_false(refusal_take(-EFAULT, &why));
+    assert_says(words.text, "one of its pages is not mapped");
+    munmap(memory, page);
+}
+
 int main(void)
 {
 #define WITH_ALL(test) cmocka_unit_test_setup_teardown(test, open_all, close_all)
@@ -483,6 +552,8 @@ int main(void)
         WITH_ALL(reset_forgets_work),
         WITH_ALL(an_object_that_was_destroyed_unseen_makes_room),
         cmocka_unit_test(a_table_keeps_what_is_put),
+        cmocka_unit_test(the_limit_of_locked_memory_is_told_where_it_is_the_reason),
+        cmocka_unit_test(pages_that_cannot_be_pinned_are_told_from_those_that_are_not_there),
         cmocka_unit_test(an_owned_lock_excludes_others),
     };
 

@@ -102,7 +102,8 @@ static bool waits_for_path(const struct qp *qp)
     const struct sender *sender = &qp->record->sender;
 
     return atomic_load_explicit(&qp->record->qpn, memory_order_relaxed) && qp_state(qp) == IBV_QPS_RTS &&
-           (sender->waiting == SENDER_WAITS_FOR_LINK || sender->waiting == SENDER_RUNS) &&
+           (sender->waiting == SENDER_WAITS_FOR_LINK || sender->waiting == SENDER_WAITS_FOR_MAPPING ||
+            sender->waiting == SENDER_WAITS_AFTER_LOSSES || sender->waiting == SENDER_RUNS) &&
            sender->next != atomic_load_explicit(&sender->posted, memory_order_relaxed);
 }
 

@@ -305,9 +305,8 @@ RDMACM_EXPORT int rdma_notify(struct rdma_cm_id *public, enum ibv_event_type eve
 
     if (id_check(id) != 0)
         return conclude(id_refuse(id, "rdma_notify"));
-    return conclude(event == IBV_EVENT_COMM_EST
-                        ? calls->established(id->agent_id)
-                        : refuse_range("event", event, IBV_EVENT_COMM_EST, IBV_EVENT_COMM_EST));
+    return conclude(event == IBV_EVENT_COMM_EST ? calls->established(id->agent_id)
+                                                : refuse_invalid("event", event));
 }
 
 /* --- the end -------------------------------------------------------------------------------------------- */

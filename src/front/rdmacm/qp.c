@@ -358,7 +358,7 @@ static int create_srq(struct id *id, struct ibv_srq_init_attr_ex *attributes)
     if (!public->verbs)
         return refuse_missing_device();
     if (!(attributes->comp_mask & IBV_SRQ_INIT_ATTR_TYPE))
-        return refuse_null("srq_type");
+        return refuse_because(-EINVAL, "comp_mask lacks IBV_SRQ_INIT_ATTR_TYPE");
     if (!(attributes->comp_mask & IBV_SRQ_INIT_ATTR_PD) || !attributes->pd) {
         attributes->pd = public->pd;
         attributes->comp_mask |= IBV_SRQ_INIT_ATTR_PD;

@@ -293,7 +293,7 @@ struct ibv_cq_ex *front_create_cq_ex(struct ibv_context *context, struct ibv_cq_
         return null_with(refuse_bits(-EOPNOTSUPP, "comp_mask", BITS_PLAIN, attributes->comp_mask, known));
     if (attributes->wc_flags & ~(uint64_t)SUPPORTED_WC_FLAGS)
         return null_with(
-            refuse_bits(-EOPNOTSUPP, "wc_flags", BITS_PLAIN, attributes->wc_flags, SUPPORTED_WC_FLAGS));
+            refuse_bits(-EOPNOTSUPP, "wc_flags", BITS_WC_FLAGS, attributes->wc_flags, SUPPORTED_WC_FLAGS));
     if (flags & ~(uint32_t)SUPPORTED_FLAGS)
         return null_with(refuse_bits(-EOPNOTSUPP, "flags", BITS_PLAIN, flags, SUPPORTED_FLAGS));
     if (attributes->cqe < 1)

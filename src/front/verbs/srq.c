@@ -45,8 +45,8 @@ static struct ibv_srq *create_tm(struct ibv_context *context, struct ibv_srq_ini
         return front_null_with("create_srq_ex", refuse_elsewhere("cq"));
     if (attributes->comp_mask & IBV_SRQ_INIT_ATTR_XRCD)
         return front_null_with("create_srq_ex",
-                               refuse_bits(-EINVAL, "comp_mask", BITS_PLAIN, attributes->comp_mask,
-                                           ~(uint64_t)IBV_SRQ_INIT_ATTR_XRCD));
+                               refuse_because(-EINVAL, "comp_mask has IBV_SRQ_INIT_ATTR_XRCD, which an SRQ "
+                                                       "of type IBV_SRQT_TM cannot have"));
     result = srq_create_tm(pd_of(attributes->pd), cq_of(attributes->cq), attributes->srq_context,
                            &attributes->attr, &attributes->tm_cap, &srq);
     return result < 0 ? front_null_with("create_srq_ex", result) : &srq->ibv;

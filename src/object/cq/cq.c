@@ -37,7 +37,7 @@ static int check_attributes(const struct cq_attributes *attributes)
     if (attributes->comp_vector >= LIMIT_COMP_VECTORS)
         return refuse_range("comp_vector", attributes->comp_vector, 0, LIMIT_COMP_VECTORS - 1);
     if (attributes->wc_flags & ~(uint64_t)WC_FLAGS_SUPPORTED)
-        return refuse_bits(-EOPNOTSUPP, "wc_flags", BITS_PLAIN, attributes->wc_flags, WC_FLAGS_SUPPORTED);
+        return refuse_bits(-EOPNOTSUPP, "wc_flags", BITS_WC_FLAGS, attributes->wc_flags, WC_FLAGS_SUPPORTED);
     if (attributes->flags & ~(uint32_t)FLAGS_SUPPORTED)
         return refuse_bits(-EOPNOTSUPP, "flags", BITS_PLAIN, attributes->flags, FLAGS_SUPPORTED);
     return 0;

@@ -65,8 +65,8 @@ static int check_range(const void *address, size_t length, uint64_t iova, unsign
         return refuse(-EINVAL, REFUSAL_WRAPS, "iova", (int64_t)iova, length, 0);
     if (access & IBV_ACCESS_ON_DEMAND) /* memory is checked when it is accessed */
         return length == SIZE_MAX && (access & IBV_ACCESS_HUGETLB)
-                   ? refuse_bits(-EINVAL, "access of an implicit on-demand MR", BITS_ACCESS,
-                                 IBV_ACCESS_HUGETLB, 0)
+                   ? refuse_because(-EINVAL, "access has IBV_ACCESS_HUGETLB, which an implicit on-demand MR "
+                                             "cannot have")
                    : 0;
     return memory_check_file((uintptr_t)address, length, access & IBV_ACCESS_LOCAL_WRITE, ret_file);
 }

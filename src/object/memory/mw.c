@@ -18,7 +18,7 @@ int mw_allocate(struct pd *pd, enum ibv_mw_type type, struct mw **ret_mw)
     int error;
 
     if (type != IBV_MW_TYPE_1 && type != IBV_MW_TYPE_2)
-        return refuse_range("type", type, IBV_MW_TYPE_1, IBV_MW_TYPE_2);
+        return refuse_invalid("type of the MW", type);
     error = pd_use(pd, "ibv_alloc_mw");
     if (error)
         return error;

@@ -89,7 +89,8 @@ void qp_build_bind(struct qp *qp, const struct mw *mw, uint32_t rkey, const stru
     struct send_wqe *wqe;
 
     if (mw->ibv.type != IBV_MW_TYPE_2)
-        qp_build_fail(qp, refuse_range("type of the MW", mw->ibv.type, IBV_MW_TYPE_2, IBV_MW_TYPE_2));
+        qp_build_fail(qp, refuse_because(-EINVAL, "mw is of type IBV_MW_TYPE_1, but ibv_wr_bind_mw() "
+                                                  "needs IBV_MW_TYPE_2"));
     wqe = qp_build_wr(qp, IBV_WR_BIND_MW);
     if (wqe)
         post_write_bind(qp, wqe, mw, rkey, 0, info);
@@ -121,9 +122,9 @@ void qp_build_flush(struct qp *qp, uint32_t rkey, uint64_t remote_address, size_
     if (length > UINT32_MAX)
         qp_build_fail(qp, refuse_range("len", (int64_t)length, 0, UINT32_MAX));
     else if (!types || (types & ~FLUSH_TYPES))
-        qp_build_fail(qp, refuse_bits(-EINVAL, "type", BITS_PLAIN, types, FLUSH_TYPES));
+        qp_build_fail(qp, refuse_bits(-EINVAL, "type", BITS_FLUSH_TYPES, types, FLUSH_TYPES));
     else if (level > FLUSH_REGION)
-        qp_build_fail(qp, refuse_range("level", level, 0, FLUSH_REGION));
+        qp_build_fail(qp, refuse_invalid("level", level));
     wqe = qp_build_wr(qp, (enum ibv_wr_opcode)WR_FLUSH);
     if (!wqe)
         return;

@@ -169,7 +169,8 @@ static in_post int write_send_wqe(const struct qp *qp, struct send_wqe *wqe, con
         if (!wr->bind_mw.mw)
             return refuse_null("bind_mw.mw");
         if (wr->bind_mw.mw->type != IBV_MW_TYPE_2)
-            return refuse_range("type of bind_mw.mw", wr->bind_mw.mw->type, IBV_MW_TYPE_2, IBV_MW_TYPE_2);
+            return refuse_because(
+                -EINVAL, "bind_mw.mw is of type IBV_MW_TYPE_1, but IBV_WR_BIND_MW needs IBV_MW_TYPE_2");
         post_write_bind(qp, wqe, mw_of(wr->bind_mw.mw), wr->bind_mw.rkey, 0, &wr->bind_mw.bind_info);
         return 0;
     }

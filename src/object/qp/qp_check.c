@@ -106,12 +106,12 @@ static int check_flags(const struct ibv_qp_init_attr_ex *attributes)
     uint32_t flags = attributes->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS ? attributes->create_flags : 0;
 
     if (flags & ~(raw | IBV_QP_CREATE_BLOCK_SELF_MCAST_LB))
-        return refuse_bits(-EOPNOTSUPP, "create_flags", BITS_PLAIN, flags,
+        return refuse_bits(-EOPNOTSUPP, "create_flags", BITS_CREATE_FLAGS, flags,
                            raw | IBV_QP_CREATE_BLOCK_SELF_MCAST_LB);
     if (attributes->qp_type == IBV_QPT_RAW_PACKET || !flags)
         return 0;
     return (flags & raw) || attributes->qp_type != IBV_QPT_UD
-               ? refuse_bits(-EINVAL, "create_flags", BITS_PLAIN, flags,
+               ? refuse_bits(-EINVAL, "create_flags", BITS_CREATE_FLAGS, flags,
                              attributes->qp_type == IBV_QPT_UD ? IBV_QP_CREATE_BLOCK_SELF_MCAST_LB : 0u)
                : 0;
 }
@@ -174,7 +174,7 @@ int qp_check_create(const struct context *context, const struct ibv_qp_init_attr
     if (attributes->srq->context != &context->verbs.context)
         return refuse_elsewhere("srq");
     if (srq_of(attributes->srq)->xrcd)
-        return refuse_invalid("srq_type of srq", IBV_SRQT_XRC);
+        return refuse_because(-EINVAL, "srq is an XRC SRQ, which a QP cannot have as its srq");
     if (srq_of(attributes->srq)->tm && attributes->qp_type != IBV_QPT_RC)
         return refuse(-EINVAL, REFUSAL_TYPE, "an SRQ with tag matching", attributes->qp_type,
                       1ull << IBV_QPT_RC, 0);

@@ -140,7 +140,7 @@ static int check_create(struct context *context, const struct ibv_wq_init_attr *
     if (attributes->comp_mask & ~(uint32_t)IBV_WQ_INIT_ATTR_FLAGS)
         return refuse_bits(-EINVAL, "comp_mask", BITS_PLAIN, attributes->comp_mask, IBV_WQ_INIT_ATTR_FLAGS);
     if (attributes->wq_type != IBV_WQT_RQ)
-        return refuse_range("wq_type", attributes->wq_type, IBV_WQT_RQ, IBV_WQT_RQ);
+        return refuse_invalid("wq_type", attributes->wq_type);
     if (!attributes->pd || !attributes->cq)
         return refuse_null(attributes->pd ? "cq" : "pd");
     if (attributes->pd->context != &context->verbs.context ||
@@ -383,7 +383,7 @@ static int check_modify(enum ibv_wq_state from, const struct ibv_wq_attr *attrib
     if (attributes->attr_mask & ~(uint32_t)(IBV_WQ_ATTR_RESERVED - 1))
         return refuse_bits(-EINVAL, "attr_mask", BITS_PLAIN, attributes->attr_mask, IBV_WQ_ATTR_RESERVED - 1);
     if ((attributes->attr_mask & IBV_WQ_ATTR_CURR_STATE) && attributes->curr_wq_state != from)
-        return refuse_range("curr_wq_state (enum ibv_wq_state)", attributes->curr_wq_state, from, from);
+        return refuse(-EINVAL, REFUSAL_WQ_CURRENT, "curr_wq_state", attributes->curr_wq_state, from, 0);
     if ((attributes->attr_mask & IBV_WQ_ATTR_STATE) && !transition_is_legal(from, to))
         return refuse_transition(from, to);
     if (!(attributes->attr_mask & IBV_WQ_ATTR_FLAGS))
@@ -513,7 +513,8 @@ int wq_post(struct wq *wq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
     rundown_enter();
     lock_acquire(&wq->lock);
     if (wq_state(wq) == IBV_WQS_RESET)
-        error = refuse_range("state of the WQ (enum ibv_wq_state)", IBV_WQS_RESET, IBV_WQS_RDY, IBV_WQS_ERR);
+        error = refuse_because(-EINVAL,
+                               "the WQ is in IBV_WQS_RESET, but a receive needs IBV_WQS_RDY or IBV_WQS_ERR");
     for (; wr && !error; wr = wr->next) {
         error = post_one(wq, wr, stamp);
         if (unlikely(error))
