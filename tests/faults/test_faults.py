@@ -565,7 +565,7 @@ def test_when_nothing_of_a_running_process_arrives_the_retries_end():
             running.warm_up()
             running.fault("packet=drop of=requests count=all")
             assert running.do(word)[1].endswith(f"status {RETRY}"), word
-            assert running.qp()["timeouts"] == 8 and "caused by an injected fault" in running.end(), word
+            assert running.qp()["ack_timeouts"] == 8 and "caused by an injected fault" in running.end(), word
 
 
 def test_what_comes_twice_or_broken_is_executed_once():
@@ -578,7 +578,7 @@ def test_what_comes_twice_or_broken_is_executed_once():
                     assert running.do(word)[1].endswith("status 0"), (fault, word)
             tap.equal(running.do("sum")[2], f"sum {running.atomics}")
             if fault.startswith("packet=duplicate"):
-                assert running.qp(running.far, 1)["duplicates"] >= 16, fault
+                assert running.qp(running.far, 1)["duplicate_requests"] >= 16, fault
             running.end()
 
 
@@ -589,7 +589,7 @@ def test_a_gap_is_answered_by_a_nak():
         for _ in range(4):
             assert running.do("burst")[1].endswith("status 0")
         near, far = running.qp(), running.qp(running.far, 1)
-        assert near["sequence_naks"] and near["retransmissions"] and far["duplicates"] + far["drops"], (near, far)
+        assert near["sequence_naks_received"] and near["retransmissions"] and far["duplicate_requests"] + far["dropped_requests"], (near, far)
         running.end()
 
 
@@ -599,7 +599,7 @@ def test_a_receiver_that_is_not_ready_says_so_over_a_lossy_path():
         for _ in range(8):  # all that the peer has posted
             assert running.do("send")[1].endswith("status 0")
         assert running.do("send")[1].endswith(f"status {RNR}")  # rnr_retry is 0
-        assert running.qp()["rnr_naks"] == 1
+        assert running.qp()["rnr_naks_received"] == 1
         running.end()
 
 
@@ -638,7 +638,7 @@ def test_a_lost_message_of_UC_is_lost():
             tap.equal((near["path"], "injected faults" in near["not_mapped_because"]), ("self" if PATH == "same" else "ring", True))
         running.fault("--clear")
         tap.equal(running.do("last"), ["ok", "wr 0 status 0", "message 0 status 0", "state RTS", "state RTS"])
-        tap.equal((near["retransmissions"], near["timeouts"]), (0, 0))
+        tap.equal((near["retransmissions"], near["ack_timeouts"]), (0, 0))
         running.end()
 
 
@@ -666,7 +666,7 @@ def test_when_nothing_of_XRC_arrives_the_retries_end():
             running.fault("packet=drop of=requests count=all")
             tap.equal(running.do(word), ["ok", f"wr 2 status {RETRY}"])
             near = running.qp()
-            tap.equal((near["state"], near["timeouts"], running.qp(running.far, 1)["state"]), ("ERR", 8, "RTS"))
+            tap.equal((near["state"], near["ack_timeouts"], running.qp(running.far, 1)["state"]), ("ERR", 8, "RTS"))
             assert "caused by an injected fault" in running.end(), word
 
 
@@ -689,8 +689,8 @@ def test_json_tells_the_same():
                             options=["--explain", "json"])
     tap.equal(code, 0, told)
     found = [json.loads(line) for line in told.splitlines() if line.startswith("{")]
-    struck = [entry for entry in found if entry["explanation"] == "injected" and entry["struck"]]
-    tap.equal([(entry["fault"], entry["match"], entry["wr_id"]) for entry in struck], [("completion=LOC_QP_OP_ERR n=2", 2, 2)])
+    applied = [entry for entry in found if entry["explanation"] == "injected" and entry["applied"]]
+    tap.equal([(entry["fault"], entry["match"], entry["wr_id"]) for entry in applied], [("completion=LOC_QP_OP_ERR n=2", 2, 2)])
     assert [entry["fault"]["injected"] for entry in found if entry["explanation"] == "fault"] == [True], told
     for fault in "event=port_down n=2", "packet=drop of=requests count=all qp=1":
         code, lines, told = run("pair", "SEND", *(["same"] if PATH == "same" else []), faults=[fault], options=["--explain", "json"])
