@@ -315,7 +315,8 @@ def test_holders_from_outside():
         told, = why_json(situation.pid, f"qp:{qpn}")
         tap.equal((told["object"]["qpn"], told["used_by_total"]), (qpn, 0))
         matches(r"has no cq:77", softhca("why", situation.pid, "cq:77", status=1))
-        matches(r"neither a wr_id nor an object", softhca("why", situation.pid, "thing:1", status=2))
+        matches(r"has no ind_table:0", softhca("why", situation.pid, "ind_table:0", status=1))
+        matches(r"neither a wr_id nor an object.* ind_table, .*flows and counters cannot be asked for", softhca("why", situation.pid, "flow:1", status=2))
         situation.end()
 
 
@@ -436,7 +437,7 @@ def test_another_user_sees_nothing():
         raise tap.Skip("another user cannot run build/softhca here")
     with Situation("no-receive") as situation:
         situation.until_it_hangs()
-        matches(r"it belongs to another user", softhca("why", situation.pid, command=command, status=1))
+        matches(r"it belongs to uid \d+: run softhca as that user, or as root", softhca("why", situation.pid, command=command, status=1))
         text = softhca("ps", command=command)
         assert "RTS" not in text, text
         situation.end()
