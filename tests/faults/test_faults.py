@@ -672,8 +672,8 @@ def test_when_nothing_of_XRC_arrives_the_retries_end():
 
 def test_what_cannot_be_loaded_is_refused_and_changes_nothing():
     with Running("call=ibv_create_flow errno=EIO") as running:
-        for specs, part in (["call=ibv_regmr errno=EIO"], "the nearest is 'ibv_reg_mr'"), (["packet=drop exe=other"], "is another program"), \
-                           (["call=ibv_reg_mr errno=EIO", "call=ibv_reg_mr errno=EIO pid=1"], "is another program or process"), \
+        for specs, part in (["call=ibv_regmr errno=EIO"], "the nearest is 'ibv_reg_mr'"), (["packet=drop exe=other"], "names another program"), \
+                           (["call=ibv_reg_mr errno=EIO", "call=ibv_reg_mr errno=EIO pid=1"], "names another program or process"), \
                            (["call=ibv_reg_mr errno=EIO"] * 32, "32 faults are loaded"), (["--clear", "event=qp_fatal"], "takes no fault"):
             code, lines, told = running.fault(*specs)
             assert code != 0 and not lines and part in told, (specs, code, lines, told)
@@ -709,7 +709,7 @@ def test_a_file_has_a_fault_on_each_line():
 def test_what_cannot_be_meant_is_refused_before_the_program_runs():
     for fault, part in (("call=ibv_regmr errno=ENOMEM", "the nearest is 'ibv_reg_mr'"),
                         ("completion=RNR_RETRY_EXC_ERR opcode=RDMA_READ", "cannot end with RNR_RETRY_EXC_ERR"),
-                        ("completion=REM_OP_ERR", "side=receive at the peer"),
+                        ("completion=REM_OP_ERR", "comes from the peer"),
                         ("completion=RETRY_EXC_ERR side=receive", "no receive can end"), ("event=qp_fatal at=ibv_reg_mr", "happens to a QP"), ("packet=drop of=request", "nearest is 'requests'"), ("event=qp_fatl", "nearest is 'qp_fatal'"), ("cm=REJECTED reason=stale_conection", "nearest is 'STALE_CONNECTION'"), ("packet=delay", "needs 'time', for example 'time=5ms'"), ("completion=delayed", "needs 'time', for example 'time=5ms'"), ("completion=never time=1s", "'time' has no meaning with 'completion=never'"), ("packet=delay time=5", "not a time"),
                         ("packet=drop by=3", "'by' has no meaning with 'packet=drop'"), ("packet=rate limit=10Mbit n=3", "'n' has no meaning"), ("@/none", "cannot read /none")):
         code, lines, told = run("calls", faults=[fault])
