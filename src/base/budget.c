@@ -56,10 +56,9 @@ static void complain(struct budget *budget, uid_t uid, uint32_t used, uint32_t l
     uint64_t unlogged;
 
     if (log_first(&budget->refused, (uint64_t)uid + 1, &unlogged))
-        log_warn("limit per user reached: uid %u uses %u of the %u %s that this process allows all users "
-                 "together; other users use %u. No user may use more than are left, so further ones for uid "
-                 "%u are refused. %s",
-                 (unsigned)uid, used, limit, budget->what, budget->used - used, (unsigned)uid,
+        log_warn("limit per user reached: uid %u has %u %s, other users have %u, and this process allows %u "
+                 "in all. A user gets no more than is still free, so further ones of uid %u are refused. %s",
+                 (unsigned)uid, used, budget->what, budget->used - used, limit, (unsigned)uid,
                  budget->advice);
 }
 
@@ -154,8 +153,8 @@ void budget_discharge(struct budget *budget, struct charge *charge)
 
 /* --- descriptors ----------------------------------------------------------------------------------------- */
 
-static struct budget descriptors =
-    BUDGET_INIT(descriptors, "file descriptors", "The limit is half of RLIMIT_NOFILE: raise it (ulimit -n)");
+static struct budget descriptors = BUDGET_INIT(descriptors, "file descriptors of this process",
+                                               "The limit is half of RLIMIT_NOFILE: raise it (ulimit -n)");
 
 bool budget_take_descriptors(uid_t uid, uint32_t count)
 {

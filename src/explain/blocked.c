@@ -111,10 +111,10 @@ bool explain_blocked(const struct view *view, struct out *out, enum object_kind 
     add_cause(view, &cause, &object, events, overpaid.completion, &overpaid);
     out->wrong = true;
     explanation_begin(view, out, "blocked", cause.text);
-    out_string(out, "verb", object_waiting_verb(&object));
+    out_string(out, "call", object_waiting_verb(&object));
     out_begin(out, "event");
     out_string(out, "type", overpaid.completion ? "completion" : type_of(&object, events));
-    out_number(out, "unacknowledged", events->reported - events->acked);
+    out_number(out, "unacked", events->reported - events->acked);
     out_number(out, "read", events->reported);
     out_number(out, "acknowledged", events->acked);
     if (events->read_ns) {
@@ -174,7 +174,7 @@ bool explain_resumed(const struct view *view, struct out *out, enum object_kind 
     }
     out->wrong = true;
     explanation_begin(view, out, "resumed", cause.text);
-    out_string(out, "verb", object_waiting_verb(&object));
+    out_string(out, "call", object_waiting_verb(&object));
     out_number(out, "waited_ms", view_age(view, object.provenance.destroying_ns));
     out_number(out, "acknowledged_by", events->acked_by);
     out_string(out, "label", object_label(view, &object).text);

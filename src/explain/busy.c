@@ -121,7 +121,7 @@ bool explain_busy(const struct view *view, struct out *out, enum object_kind kin
         words_add(&cause, "it was in use at the call, and no user of it is left now");
     out->remarks[REMARK_BUSY] = 1;
     explanation_begin(view, out, "busy", cause.text);
-    out_string(out, "verb", object_destroy_verb(kind));
+    out_string(out, "call", object_destroy_verb(kind));
     out_string(out, "errno", "EBUSY");
     object_describe(view, out, "object", 1, &object, STACK_LINES);
     holders_describe(view, out, &holders, STACK_LINES);
@@ -264,7 +264,7 @@ bool explain_in_use(const struct view *view, struct out *out, uint32_t number)
         words_add(&cause, " and %u more queue%s", users.queues - 1, users.queues == 2 ? "" : "s");
     out->remarks[REMARK_IN_USE] = 1;
     explanation_begin(view, out, "in_use", cause.text);
-    out_string(out, "verb", "ibv_dereg_mr");
+    out_string(out, "call", "ibv_dereg_mr");
     object_describe(view, out, "object", 1, &region, STACK_LINES);
     out_line(out, 1,
              "each of them fails with IBV_WC_LOC_PROT_ERR when it is executed, unless its data was read "

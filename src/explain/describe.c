@@ -24,18 +24,18 @@ static void describe_repairs(struct out *out, const struct qp_record *qp, bool r
         bool of_retry;
     } counts[] = {
         {"retransmissions", "retransmissions", sender->retransmissions, true},
-        {"sequence_naks", "PSN sequence NAKs received", sender->sequence_naks, false},
-        {"rnr_naks", "RNR NAKs received", sender->rnr_naks, false},
-        {"timeouts", "timeouts", sender->expirations, true},
+        {"sequence_naks_received", "PSN sequence error NAKs received", sender->sequence_naks, false},
+        {"rnr_naks_received", "RNR NAKs received", sender->rnr_naks, false},
+        {"ack_timeouts", "local ACK timeouts", sender->expirations, true},
         {"probes", "probes (a packet sent again early, because its acknowledgement is missing)",
          sender->probes_sent, true},
         {"congestion_notifications", "CNPs received", sender->congestions, false},
-        {"duplicates", "duplicate requests", responder->duplicates, false},
+        {"duplicate_requests", "duplicate requests", responder->duplicates, false},
         {"held_completions", "completions held back by an injected fault", qp->held_completions, false},
         {"withheld_completions", "requests that an injected fault leaves without a completion",
          qp->withheld_completions, false},
         /* Of datagrams describe_drops() has the reasons. */
-        {"drops", qp->type == IBV_QPT_UD ? NULL : "requests dropped", responder->drops, false},
+        {"dropped_requests", qp->type == IBV_QPT_UD ? NULL : "requests dropped", responder->drops, false},
     };
     bool any = false;
 
@@ -89,7 +89,7 @@ static void describe_handle(struct out *out, const struct qp_record *qp, struct 
     words_add(words, ": %s, a handle from ibv_open_qp()%s", name_qp_type(qp->type),
               qp->qpn ? "" : ", being destroyed");
     if (qp->home_pid > 0) {
-        out_signed(out, "home_pid", qp->home_pid);
+        out_signed(out, "owner_pid", qp->home_pid);
         words_add(words, ", QP owned by process %d", (int)qp->home_pid);
     }
 }
@@ -154,8 +154,8 @@ static void describe_qp(const struct view *view, struct out *out, const struct o
         words_add(words, " and %u receive%s", receives, receives == 1 ? "" : "s");
     }
     words_add(words, " outstanding");
-    out_number(out, "sends_posted", sender->posted);
-    out_number(out, "receives_posted", qp->receive.posted);
+    out_number(out, "sends_posted_total", sender->posted);
+    out_number(out, "receives_posted_total", qp->receive.posted);
     out_string(out, "sender_waits_for", name_sender_wait(sender->waiting));
     if (qp->attributes.dest_qpn && qp->type != IBV_QPT_UD) {
         out_number(out, "dest_qpn", qp->attributes.dest_qpn);
@@ -212,8 +212,8 @@ static void describe_srq(struct out *out, const struct srq_record *srq, struct w
     uint32_t waiting = srq->posted - srq->taken;
 
     out_number(out, "max_wr", srq->max_wr);
-    out_number(out, "outstanding", waiting);
-    out_number(out, "posted", srq->posted);
+    out_number(out, "outstanding_receives", waiting);
+    out_number(out, "receives_posted_total", srq->posted);
     out_number(out, "limit", srq->limit);
     out_number(out, "users", srq->users);
     if (srq->cq != NO_OBJECT)
@@ -508,6 +508,6 @@ void holders_describe(const struct view *view, struct out *out, const struct lis
 {
     if (holders->total)
         out_line(out, 1, "used by:");
-    out_number(out, "holders_total", holders->total);
-    listed_describe(view, out, "holders", 2, holders, stack_frames);
+    out_number(out, "used_by_total", holders->total);
+    listed_describe(view, out, "used_by", 2, holders, stack_frames);
 }

@@ -554,7 +554,6 @@ static void describe_numbers(const struct view *view, struct out *out, const str
 
     out_begin(out, "fault");
     out_string(out, "side", fault->side < array_size(sides) ? sides[fault->side] : "?");
-    out_number(out, "cause_number", fault->cause);
     out_number(out, "vendor_err",
                watched ? qp->rare.failure.vendor_err : fault_vendor_err(fault->verdict, fault->cause));
     out_bool(out, "injected", fault->injected || fault->cause == FAULT_INJECTED);
@@ -562,11 +561,9 @@ static void describe_numbers(const struct view *view, struct out *out, const str
     out_number(out, "wr_id", fault->wr_id);
     out_number(out, "length", fault->length);
     out_number(out, "address", fault->address);
-    out_number(out, "key", fault->key);
-    out_number(out, "lkey", fault->region_lkey);
-    out_number(out, "rkey", fault->region_rkey);
-    out_number(out, "value", fault->value);
-    out_number(out, "wanted", fault->wanted);
+    out_number(out, "request_key", fault->key);
+    out_number(out, "mr_lkey", fault->region_lkey);
+    out_number(out, "mr_rkey", fault->region_rkey);
     out_end(out);
 }
 

@@ -241,7 +241,7 @@ static void describe_send_queue(const struct view *view, struct out *out, const 
     explanation_begin(view, out, "hang", words->text);
     out_string(out, "hang", "send_queue_full");
     out_number(out, "slots", object->qp.send_depth);
-    out_number(out, "ended", ended);
+    out_number(out, "completed", ended);
     out_line(
         out, 1,
         "%u of them have completed; their slots are free once the completion of a later, signaled one is "

@@ -131,7 +131,7 @@ bool explain_strike(const struct view *view, struct out *out, const struct injec
     }
     explanation_begin(view, out, "injected", words.text);
     out_string(out, "fault", strike->fault->rule.text);
-    out_bool(out, "struck", struck);
+    out_bool(out, "applied", struck);
     out_number(out, "match", strike->match);
     if (strike->qpn) {
         out_number(out, "qpn", strike->qpn);

@@ -136,7 +136,7 @@ static bool losses_of_qp(const struct view *view, struct out *out, const struct 
         words_add(&cause, "%s%u unread event%s", reported++ ? ", " : "", events, events == 1 ? "" : "s");
     words_add(&cause, " (QP state %s)", name_qp_state(qp->state));
     explanation_begin(view, out, "losses", cause.text);
-    out_string(out, "verb", "ibv_destroy_qp");
+    out_string(out, "call", "ibv_destroy_qp");
     describe_loss(out, &taken);
     if (taken.ids.total)
         out_line(out, 1,
@@ -184,7 +184,7 @@ static bool losses_of_cq(const struct view *view, struct out *out, const struct 
     if (armed)
         words_add(&cause, "%san armed notification (ibv_req_notify_cq)", reported++ ? ", " : "");
     explanation_begin(view, out, "losses", cause.text);
-    out_string(out, "verb", "ibv_destroy_cq");
+    out_string(out, "call", "ibv_destroy_cq");
     describe_completions(out, &completions);
     out_number(out, "unread_events", events);
     out_bool(out, "armed", armed);
@@ -215,7 +215,7 @@ static bool losses_of_srq(const struct view *view, struct out *out, const struct
     if (srq->limit)
         words_add(&cause, "%san armed SRQ limit of %u", reported++ ? ", " : "", srq->limit);
     explanation_begin(view, out, "losses", cause.text);
-    out_string(out, "verb", "ibv_destroy_srq");
+    out_string(out, "call", "ibv_destroy_srq");
     describe_loss(out, &receives);
     out_number(out, "limit", srq->limit);
     if (out->json)
@@ -242,7 +242,7 @@ static bool losses_of_wq(const struct view *view, struct out *out, const struct 
     add_loss(&cause, &completions.loss, &reported);
     add_loss(&cause, &receives, &reported);
     explanation_begin(view, out, "losses", cause.text);
-    out_string(out, "verb", "ibv_destroy_wq");
+    out_string(out, "call", "ibv_destroy_wq");
     describe_completions(out, &completions);
     describe_loss(out, &receives);
     if (out->json || completions.loss.ids.total)

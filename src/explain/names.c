@@ -165,15 +165,15 @@ const char *name_path_why(uint32_t why)
 const char *name_sender_wait(uint32_t wait)
 {
     static const char *const names[] = {
-        [SENDER_RUNS] = "runs",
+        [SENDER_RUNS] = "none",
         [SENDER_WAITS_FOR_LINK] = "link",
         [SENDER_WAITS_FOR_FENCE] = "fence",
         [SENDER_WAITS_FOR_READ_DEPTH] = "read_depth",
         [SENDER_WAITS_FOR_RNR_TIMER] = "rnr_timer",
-        [SENDER_WAITS_FOR_RETRY] = "retry",
+        [SENDER_WAITS_FOR_RETRY] = "ack",
         [SENDER_WAITS_IN_SQD] = "sqd",
         [SENDER_WAITS_FOR_WINDOW] = "window",
-        [SENDER_WAITS_TO_FAIL] = "to_fail",
+        [SENDER_WAITS_TO_FAIL] = "earlier_completions",
         [SENDER_WAITS_FOR_MAPPING] = "mapping",
         [SENDER_WAITS_AFTER_LOSSES] = "after_losses",
     };

@@ -52,6 +52,16 @@ static void add_cause(struct words *words, const struct refused_record *record, 
         words_add(words, ": %s", reason.text);
 }
 
+/* Of the other forms the numbers mean something only to this folder. */
+static void describe_limits(struct out *out, const struct refused_record *record)
+{
+    if (record->form != REFUSAL_RANGE && record->form != REFUSAL_TRIED)
+        return;
+    out_signed(out, "value", record->value);
+    out_number(out, "low", record->low);
+    out_number(out, "high", record->high);
+}
+
 static bool describe(const struct view *view, struct out *out, const struct refused_record *record)
 {
     struct words cause = {.length = 0}, reason = {.length = 0}, object = {.length = 0};
@@ -69,10 +79,7 @@ static bool describe(const struct view *view, struct out *out, const struct refu
     out_string(out, "errno", name_errno(record->error));
     out_string(out, "label", object.text);
     out_string(out, "argument", argument);
-    out_number(out, "form", record->form);
-    out_signed(out, "value", record->value);
-    out_number(out, "low", record->low);
-    out_number(out, "high", record->high);
+    describe_limits(out, record);
     out_number(out, "times", record->count);
     out_number(out, "ms_ago", view_age(view, record->last_ns));
     words_add(&reason, "called by ");

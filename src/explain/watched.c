@@ -84,8 +84,9 @@ bool explain_refused(const struct view *view, struct out *out, const char *call,
     if (detail)
         words_add(&cause, ": %s", detail);
     explanation_begin(view, out, "refused", cause.text);
-    out_string(out, "verb", call ? call : object_destroy_verb(kind));
+    out_string(out, "call", call ? call : object_destroy_verb(kind));
     out_string(out, "errno", name_errno((uint32_t)error));
+    out_string(out, "label", object_label(view, &object).text);
     object_describe(view, out, "object", 1, &object, STACK_LINES);
     explanation_end(out);
     return true;
@@ -124,7 +125,7 @@ bool explain_overpaid(const struct view *view, struct out *out, const struct obj
               object_waiting_verb(object), object_label(view, object).text, events->reported,
               events->reported == 1 ? " was" : "s were", events->acked, verb);
     explanation_begin(view, out, "blocked", cause.text);
-    out_string(out, "verb", object_waiting_verb(object));
+    out_string(out, "call", object_waiting_verb(object));
     out_number(out, "read", events->reported);
     out_number(out, "acknowledged", events->acked);
     object_describe(view, out, "object", 1, object, STACK_LINES);

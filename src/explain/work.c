@@ -71,7 +71,7 @@ static void begin_words(struct words *words, uint64_t wr_id, const char *what, c
 }
 
 static void describe_send_numbers(const struct view *view, struct out *out, const struct object *object,
-                                  uint32_t counter, const struct send_wqe *wqe, const char *phase)
+                                  uint32_t ahead, const struct send_wqe *wqe, const char *phase)
 {
     const struct sender *sender = &object->qp.sender;
 
@@ -80,11 +80,11 @@ static void describe_send_numbers(const struct view *view, struct out *out, cons
     out_string(out, "opcode", name_send_opcode(wqe->opcode));
     out_bool(out, "signaled", wqe->flags & WQE_SIGNALED);
     out_string(out, "phase", phase);
-    out_number(out, "before_it", counter - sender->completed);
+    out_number(out, "ahead", ahead);
     out_string(out, "waits_for", name_sender_wait(sender->waiting));
     out_number(out, "retries_left", sender->retries_left);
     out_number(out, "rnr_retries_left", sender->rnr_retries_left);
-    out_number(out, "rnr_naks", sender->rnr_naks);
+    out_number(out, "rnr_naks_received", sender->rnr_naks);
     out_number(out, "retransmissions", sender->retransmissions);
     out_string(out, "path", name_path(object->qp.path.kind));
     if (wqe->stamp)
@@ -105,14 +105,16 @@ static void describe_queued(const struct view *view, struct search *search, cons
     begin_words(&words, wqe->wr_id, name_send_opcode(wqe->opcode), &label);
     add_stamp(view, &words, "was posted", wqe->stamp);
     words_add(&words, "has not been sent: ");
-    if (ahead && ahead < LIMIT_QP_WR && send_wqe_read(view, qp, qp->sender.next, &next)) {
+    if (ahead >= LIMIT_QP_WR) /* changed while we looked */
+        ahead = 0;
+    if (ahead && send_wqe_read(view, qp, qp->sender.next, &next)) {
         words_add(&words, "queued behind %u other%s, first wr_id ", ahead, ahead == 1 ? "" : "s");
         words_add_one_wr_id(&words, next.wr_id);
         words_add(&words, ": ");
     }
     words_add_wait(view, &words, qp);
     if (place_begin(search, "send_queue", &words))
-        describe_send_numbers(view, search->out, object, counter, wqe, "queued");
+        describe_send_numbers(view, search->out, object, ahead, wqe, "queued");
 }
 
 /* Posted in a watched process: where it is since only the adapter knows. */
@@ -130,7 +132,8 @@ static void describe_watched(const struct view *view, struct search *search, con
                           : "is unsignaled: it has no completion unless it fails, and no completion of a "
                             "later work request of its QP was polled");
     if (place_begin(search, "posted", &words))
-        describe_send_numbers(view, search->out, object, counter, wqe, "posted");
+        describe_send_numbers(view, search->out, object, counter - object->qp.sender.completed, wqe,
+                              "posted");
 }
 
 /* Begun, without a verdict. */
@@ -164,7 +167,7 @@ static void describe_in_flight(const struct view *view, struct search *search, c
     if (place_begin(search, "send_queue", &words)) {
         if (qp->sender.heard)
             out_number(search->out, "last_heard_ms_ago", view_stamp_age(view, qp->sender.heard));
-        describe_send_numbers(view, search->out, object, counter, wqe, "in_flight");
+        describe_send_numbers(view, search->out, object, before, wqe, "in_flight");
     }
 }
 
@@ -213,7 +216,7 @@ static void describe_ended(const struct view *view, struct search *search, const
             "has completed successfully, unsignaled: no completion is generated, and its send queue slot "
             "is freed when a later signaled one is polled");
     if (place_begin(search, signaled ? "lost" : "unsignaled", &words))
-        describe_send_numbers(view, search->out, object, counter, wqe, "ended");
+        describe_send_numbers(view, search->out, object, 0, wqe, "completed");
 }
 
 static void search_sends(const struct view *view, struct search *search, const struct object *object)
@@ -271,7 +274,7 @@ static void describe_receive(const struct view *view, struct search *search, con
     if (!place_begin(search, place, words))
         return;
     out_number(search->out, "wr_id", wqe->wr_id);
-    out_number(search->out, "before_it", before);
+    out_number(search->out, "ahead", before);
     if (wqe->stamp)
         out_number(search->out, "ms_ago", view_stamp_age(view, wqe->stamp));
     out_end(search->out);
@@ -365,7 +368,7 @@ static void describe_completion(const struct view *view, struct search *search, 
     out_number(search->out, "wr_id", cqe->wr_id);
     out_number(search->out, "qpn", cqe->qpn);
     out_string(search->out, "status", name_status(cqe->status));
-    out_number(search->out, "before_it", before);
+    out_number(search->out, "ahead", before);
     out_end(search->out);
 }
 

@@ -39,11 +39,11 @@ const struct inject_outcome_row inject_outcomes_table[INJECT_OUTCOMES] = {
     [OUTCOME_BAD_RESP_ERR] = {VERDICT_BAD_RESPONSE, READS | ATOMICS | NEWER, false, true, NULL},
     [OUTCOME_REM_INV_REQ_ERR] =
         {VERDICT_OK, 0, false, true,
-         "completion=LOC_LEN_ERR side=receive at the peer, whose receive is too small"},
+         "'completion=LOC_LEN_ERR side=receive' there, which makes its receive too small"},
     [OUTCOME_REM_ACCESS_ERR] = {VERDICT_OK, WRITES | READS | ATOMICS | NEWER, false, true, NULL},
     [OUTCOME_REM_OP_ERR] = {VERDICT_OK, 0, false, true,
-                            "completion=LOC_PROT_ERR side=receive at the peer, whose receive has an lkey or "
-                            "a range that is not valid there"},
+                            "'completion=LOC_PROT_ERR side=receive' there, which gives its receive an lkey "
+                            "that is not valid"},
     [OUTCOME_RETRY_EXC_ERR] = {VERDICT_RETRY_EXCEEDED, ON_THE_WIRE, false, true, NULL},
     [OUTCOME_RNR_RETRY_EXC_ERR] = {VERDICT_RNR_RETRY_EXCEEDED, SENDS | BIT(IBV_WR_RDMA_WRITE_WITH_IMM), false,
                                    true, NULL},

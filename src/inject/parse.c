@@ -395,7 +395,7 @@ static bool check_completion(const struct parser *parser)
         return row->receives || fail(parser, "no receive can end with %s", name);
     }
     if (row->instead)
-        return fail(parser, "%s arises at the peer: use %s", name, row->instead);
+        return fail(parser, "%s comes from the peer: load %s", name, row->instead);
     if (rule->opcodes & ~row->sends)
         return fail(parser, "a work request with that opcode cannot end with %s", name);
     return true;

@@ -256,6 +256,13 @@ static int take_name(struct link *self, struct name **ret_name)
     return 0;
 }
 
+static const char *why_no_name(int error)
+{
+    if (error == -EAGAIN)
+        return "all of this host are taken: end programs that are not needed (softhca ps lists them)";
+    return error == -EMFILE ? "too many open files (ulimit -n)" : strerror(-error);
+}
+
 static int take_block(void)
 {
     struct link *self = local_self_link();
@@ -273,7 +280,10 @@ static int take_block(void)
     error = take_name(self, &name);
     if (error) {
         if (!complained)
-            log_error("cannot allocate a block of QP numbers: %s", strerror(-error));
+            log_error(
+                "this process gets no more QP numbers, and ibv_create_qp() fails once its own are in use: "
+                "%s",
+                why_no_name(error));
         complained = true; /* each allocation tries again */
         free(block);
         return error;

@@ -106,8 +106,9 @@ static const char *why_not_now(const struct handshake *handshake, const struct c
     _Static_assert(CONTROL_SECRET_BYTES == LINK_SECRET_BYTES, "the same secret");
     *ret_logged = NULL;
     if (!ptrace_access_or_secret(handshake->socket.fd, request->secret)) {
-        *ret_logged = "that it may ptrace this process cannot be verified (required: that process has the "
-                      "user, group, user namespace and capabilities of this one, which is dumpable)";
+        *ret_logged =
+            "it could not be verified that it may ptrace this process (required: both have the same "
+            "user, group, user namespace and capabilities, and this one is dumpable)";
         return "it cannot verify that softhca may ptrace it: run softhca as its user and group, in its user "
                "namespace, or as root; a setuid program always refuses";
     }

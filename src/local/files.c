@@ -41,11 +41,8 @@ static int open_for(const struct link *link, enum link_file which, const struct 
     if (!files_wants_direct(link) || !ptrace_access_or_secret(link->socket.fd, question->secret)) {
         log_info(
             "process %d (uid %u) may not map memory of this process, because its ptrace access cannot be "
-            "verified (required: that process has the user, group, user namespace and capabilities of this "
-            "one, which is dumpable); its "
-            "requests go "
-            "through "
-            "the ring instead (slower)",
+            "verified (required: both processes have the same user, group, user namespace and capabilities, "
+            "and this one is dumpable); its requests go through the ring instead (slower)",
             (int)link->peer_pid, (unsigned)link->peer_uid);
         return -1;
     }

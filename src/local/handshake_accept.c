@@ -198,10 +198,8 @@ void handshake_serve_segment_request(struct handshake *handshake)
     if (!granted)
         log_info(
             "process %d (uid %u) may not read the SoftHCA state of this process, because its ptrace access "
-            "cannot be verified (required: that process has the user, group, user namespace and capabilities "
-            "of this one, which is dumpable); "
-            "communication "
-            "does not need it",
+            "cannot be verified (required: both processes have the same user, group, user namespace and "
+            "capabilities, and this one is dumpable); communication does not need it",
             (int)handshake->peer.pid, (unsigned)handshake->peer.uid);
     /* If the send fails, the requester sees the end of the socket. */
     (void)handshake_answer_segment_request(handshake->socket.fd, granted ? SEGMENT_GRANTED : SEGMENT_REFUSED,

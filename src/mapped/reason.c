@@ -18,7 +18,8 @@ static const char *const texts[] = {
     [MAPPED_LOCK_LIMIT] = "RLIMIT_MEMLOCK exceeded (mapped memory is locked; at most half of the limit is "
                           "used)",
     [MAPPED_MAP_LIMIT] = "number of mappings too close to vm.max_map_count",
-    [MAPPED_FILE_LIMIT] = "RLIMIT_FSIZE is set",
+    [MAPPED_FILE_LIMIT] = "RLIMIT_FSIZE (ulimit -f) is smaller than the sparse memfd that mapped memory "
+                          "needs: it has to be unlimited",
     [MAPPED_NO_MEMORY] = "out of memory, RLIMIT_AS, or the overcommit limit",
     [MAPPED_THREADS] =
         "the program has more than one thread, and system calls of the others could fail: needs "
@@ -35,7 +36,9 @@ static const char *const texts[] = {
     [MAPPED_ASYNC] = "the program uses io_uring or Linux AIO, whose system calls could fail: needs "
                      "vm.unprivileged_userfaultfd=1 or CAP_SYS_PTRACE",
     [MAPPED_SANDBOX] = "a seccomp filter is active and could kill the process for userfaultfd()",
-    [MAPPED_OVERCOMMIT] = "vm.overcommit_memory is 2",
+    [MAPPED_OVERCOMMIT] =
+        "vm.overcommit_memory is 2, where a shared page that cannot be had ends the program "
+        "by SIGBUS; SOFTHCA_LOCAL=mapped maps memory all the same",
     [MAPPED_SHARE] =
         "registered memory would exceed a quarter of the available memory (host or cgroup limit)",
     [MAPPED_PUT_OFF] = "not accessed often enough by a peer yet (it is mapped on demand)",

@@ -88,8 +88,7 @@ struct crowd {
 
 static void requests(const struct crowd *crowd, const char *name, const char *help, bool bytes)
 {
-    static const char *const ways[] = {
-        [TRAFFIC_BY_PACKETS] = "packets", [TRAFFIC_BY_REQUESTER] = "requester"};
+    static const char *const ways[] = {[TRAFFIC_BY_PACKETS] = "peer", [TRAFFIC_BY_REQUESTER] = "requester"};
 
     family(crowd->text, name, "counter", help);
     FOR_EACH_PORT(crowd, process, port)
@@ -172,12 +171,14 @@ static void retries(const struct crowd *crowd)
          "Times that a requester went back to an earlier PSN and sent again (go-back-N)",
          RETRY(retries.retransmissions)},
         {"sequence_naks_received_total", "PSN sequence error NAKs received", RETRY(retries.sequence_naks)},
-        {"rnr_naks_received_total", "RNR NAKs received: the peer had no receive", RETRY(retries.rnr_naks)},
+        {"rnr_naks_received_total",
+         "RNR NAKs received (the peer had no receive posted, or was not ready otherwise)",
+         RETRY(retries.rnr_naks)},
         {"rnr_naks_sent_total", "RNR NAKs sent, because no receive was posted", RETRY(traffic.rnr_naks_sent)},
-        {"ack_timeouts_total", "Times that the ACK timer expired", RETRY(retries.timeouts)},
+        {"ack_timeouts_total", "Local ACK timeouts", RETRY(retries.timeouts)},
         {"probes_total", "Probes: packets sent again early, because their acknowledgement is missing",
          RETRY(retries.probes)},
-        {"congestion_notifications_total", "CNPs that slowed a QP down", RETRY(retries.congestions)},
+        {"congestion_notifications_total", "CNPs received by QPs", RETRY(retries.congestions)},
         {"duplicate_requests_total", "Duplicate requests received", RETRY(retries.duplicates)},
         {"dropped_requests_total", "Requests and datagrams dropped by their QP", RETRY(retries.drops)},
         {"packets_sent_total", "Packets sent; between processes of a host a message counts as one",
@@ -281,12 +282,13 @@ void stats_prometheus(struct stats_text *text, const struct stats_process *proce
            "Processes that use SoftHCA, and whose state cannot be read (of another user, or not dumpable)");
     add(text, "softhca_processes_hidden %u\n", hidden);
     requests(&crowd, "requests_total",
-             "Work requests begun. executed_by packets: sent to the peer as packets; executed_by requester: "
-             "executed by the requester, without packets (mapped memory, kernel copy)",
+             "Work requests begun. executed_by peer: sent as packets for the peer to execute; executed_by "
+             "requester: executed by the requester, without packets (mapped memory, kernel copy)",
              false);
     requests(&crowd, "request_bytes_total", "Payload bytes of the work requests in softhca_requests_total",
              true);
-    executed(&crowd, "executed_requests_total", "Requests of peers, executed from packets", false);
+    executed(&crowd, "executed_requests_total",
+             "Requests that came from peers as packets and were executed here", false);
     executed(&crowd, "executed_request_bytes_total",
              "Payload bytes of the requests in softhca_executed_requests_total", true);
     failures(&crowd);

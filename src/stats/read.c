@@ -174,7 +174,7 @@ static void describe_qp(const struct view *view, const struct object *object, co
     *row = (struct stats_qp){
         .slot = object->number,
         .qpn = qp->qpn,
-        .peer_qpn = is_connected(qp) ? qp->attributes.dest_qpn : 0,
+        .dest_qpn = is_connected(qp) ? qp->attributes.dest_qpn : 0,
         .type = qp->type,
         .state = qp->state,
         .path = qp->path.kind,

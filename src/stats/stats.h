@@ -36,7 +36,7 @@ struct stats_events {
 };
 
 struct stats_qp {
-    uint32_t slot, qpn, peer_qpn, type, state, path;
+    uint32_t slot, qpn, dest_qpn, type, state, path;
     int32_t peer_pid; /* 0: not known */
     char device[STATS_DEVICE];
     char name[NAME_BYTES + 1];

@@ -291,7 +291,8 @@ static void explain_owner(void)
     uid_t uid;
 
     if (found_member)
-        set_off("the owner of UDP port 4791 does not answer");
+        set_off("the process that owns UDP port 4791 does not answer (stopped? ss -ulpn 'sport = 4791' names "
+                "it)");
     else if (socket_port_uid(&uid) != 0)
         set_off("UDP port 4791 is in use (no such socket in /proc/net/udp; bound to one address only?)");
     else if (uid == 0 && kernel)
@@ -431,7 +432,8 @@ static void timer_ready(struct event_source *source, uint32_t events)
     uint64_t expirations;
 
     if (read(source->fd, &expirations, sizeof(expirations)) < 0 && errno != EAGAIN)
-        log_error("UDP port 4791: cannot read the timerfd (%s): the helper thread may use a whole processor",
+        log_error("UDP port 4791: cannot read the timerfd (%s; has the program closed file descriptors of "
+                  "SoftHCA?): the helper thread may use a whole processor",
                   strerror(errno));
     run();
 }

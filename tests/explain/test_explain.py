@@ -92,8 +92,8 @@ def test_pd_with_an_mr_left_behind():  # linux-rdma/perftest#77
     told = only(run("mr-left-behind"), "busy")  # asked twice, told once
     matches(r"^ibv_dealloc_pd\(PD \d+\) fails with EBUSY: MR of 4096 bytes with lkey 0x[0-9a-f]+ is still registered",
             told["cause"])
-    tap.equal(told["holders_total"], 1)
-    holder = told["holders"][0]
+    tap.equal(told["used_by_total"], 1)
+    holder = told["used_by"][0]
     tap.equal((holder["kind"], holder["length"]), ("MR", 4096))
     assert "mr_left_behind" in functions(holder["created"]["stack"]), holder
 
@@ -101,14 +101,14 @@ def test_pd_with_an_mr_left_behind():  # linux-rdma/perftest#77
 def test_cq_destroyed_before_its_qp():  # fio, Valkey
     told = only(run("cq-before-qp"), "busy")
     matches(r"^ibv_destroy_cq\(CQ \d+\) fails with EBUSY: QP 0x[0-9a-f]{6} still completes into it$", told["cause"])
-    holder = told["holders"][0]
+    holder = told["used_by"][0]
     tap.equal((holder["type"], holder["state"]), ("RC", "RESET"))
     assert "make_qp" in functions(holder["created"]["stack"]), holder
 
 
 def test_wrong_order():  # ska-sa/spead2#134
     told = run("wrong-order")
-    tap.equal([one["verb"] for one in told if one["explanation"] == "busy"],
+    tap.equal([one["call"] for one in told if one["explanation"] == "busy"],
               ["ibv_dealloc_pd", "ibv_destroy_comp_channel", "ibv_destroy_cq"])
     matches(r"1 MR and 1 QP still belong to it", told[0]["cause"])
     leaks = only(told, "leaks")
@@ -119,8 +119,8 @@ def causes(name, pattern):
     """Of each refused destroy, in order; and each holder says who made it."""
     told = [one for one in run(name) if one["explanation"] == "busy"]
     for one in told:
-        assert one["holders"] and len(one["holders"]) == one["holders_total"], one
-        for holder in one["holders"]:
+        assert one["used_by"] and len(one["used_by"]) == one["used_by_total"], one
+        for holder in one["used_by"]:
             assert name.replace("-", "_") in functions(holder["created"]["stack"]), holder
     matches("^" + pattern + "$", "; ".join(one["cause"].replace(" fails with EBUSY", "") for one in told))
 

@@ -140,8 +140,10 @@ def test_receiver_not_ready():
         told, = why_json(situation.pid, "0x101")
         tap.equal(told["places_total"], 1)
         place = told["places"][0]
-        tap.equal((place["opcode"], place["before_it"]), ("RDMA WRITE", 1))
-        assert place["phase"] in ("queued", "in_flight"), place  # it is begun with each retry
+        behind = re.search(r"queued behind (\d+) other", place["text"])
+        tap.equal(place["opcode"], "RDMA WRITE")
+        # It is begun with each retry.
+        tap.equal(place["ahead"], {"in_flight": 1, "queued": int(behind[1]) if behind else 0}[place["phase"]], place)
         eventually(fr"^QP 0x{qpn:06x}: 2 outstanding sends, the oldest for .*: QP 0x[0-9a-f]+ has no receive posted",
                    situation.pid)
         situation.end()
@@ -259,7 +261,7 @@ def test_over_the_network_receiver_not_ready():
         listed, = json.loads(softhca("ps", "--json", situation.pid))["processes"]
         qp = next(thing for thing in listed["objects"] if thing.get("qpn") == qpn)
         tap.equal(qp["path"], "wire")
-        assert qp["rnr_naks"] > 0, qp
+        assert qp["rnr_naks_received"] > 0, qp
         matches(fr"QP 0x{qpn:06x}: .*; .*RNR NAKs received: \d+", softhca("ps", situation.pid))
         matches(r"network: \d+ packets \(\d+ bytes\) sent, \d+ \(\d+ bytes\) received\n", softhca("ps", situation.pid))
         assert listed["network"]["packets_sent"] > 0 and listed["network"]["bad_icrc"] == 0, listed["network"]
@@ -311,9 +313,10 @@ def test_holders_from_outside():
         tap.equal(why(situation.pid, "cq:0"), "CQ 0 is used by 2 QPs")
         tap.equal(why(situation.pid, "pd:0"), "PD 0 is used by 1 MR and 2 QPs")
         told, = why_json(situation.pid, f"qp:{qpn}")
-        tap.equal((told["object"]["qpn"], told["holders_total"]), (qpn, 0))
+        tap.equal((told["object"]["qpn"], told["used_by_total"]), (qpn, 0))
         matches(r"has no cq:77", softhca("why", situation.pid, "cq:77", status=1))
-        matches(r"neither a wr_id nor an object", softhca("why", situation.pid, "thing:1", status=2))
+        matches(r"has no ind_table:0", softhca("why", situation.pid, "ind_table:0", status=1))
+        matches(r"neither a wr_id nor an object.* ind_table, .*flows and counters cannot be asked for", softhca("why", situation.pid, "flow:1", status=2))
         situation.end()
 
 
@@ -414,6 +417,18 @@ def test_a_stopped_process_across_pid_namespaces_says_so():
         situation.end()
 
 
+def test_one_counter_has_one_name():
+    same = {"dest_qpn", "outstanding_sends", "outstanding_receives", "retransmissions", "sequence_naks_received", "rnr_naks_received",
+            "ack_timeouts", "probes", "congestion_notifications", "duplicate_requests", "dropped_requests"}
+    with Situation("no-receive") as situation:
+        qpn = situation.until_it_hangs()
+        listed, = json.loads(softhca("ps", "--json", situation.pid))["processes"]
+        counted, = [one for one in json.loads(softhca("stats", "--json"))["processes"] if one["pid"] == situation.pid]
+        qps = [one for one in listed["objects"] + counted["qps"] if one.get("qpn") == qpn]
+        tap.equal([same - one.keys() for one in qps], [set(), set()])
+        situation.end()
+
+
 def test_another_user_sees_nothing():
     if os.geteuid() != 0:
         raise tap.Skip("takes two users")
@@ -422,7 +437,7 @@ def test_another_user_sees_nothing():
         raise tap.Skip("another user cannot run build/softhca here")
     with Situation("no-receive") as situation:
         situation.until_it_hangs()
-        matches(r"it belongs to another user", softhca("why", situation.pid, command=command, status=1))
+        matches(r"it belongs to uid \d+: run softhca as that user, or as root", softhca("why", situation.pid, command=command, status=1))
         text = softhca("ps", command=command)
         assert "RTS" not in text, text
         situation.end()

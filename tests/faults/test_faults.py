@@ -566,7 +566,7 @@ def test_when_nothing_of_a_running_process_arrives_the_retries_end():
             running.warm_up()
             running.fault("packet=drop of=requests count=all")
             assert running.do(word)[1].endswith(f"status {RETRY}"), word
-            assert running.qp()["timeouts"] == 8 and "caused by an injected fault" in running.end(), word
+            assert running.qp()["ack_timeouts"] == 8 and "caused by an injected fault" in running.end(), word
 
 
 def test_what_comes_twice_or_broken_is_executed_once():
@@ -579,7 +579,7 @@ def test_what_comes_twice_or_broken_is_executed_once():
                     assert running.do(word)[1].endswith("status 0"), (fault, word)
             tap.equal(running.do("sum")[2], f"sum {running.atomics}")
             if fault.startswith("packet=duplicate"):
-                assert running.qp(running.far, 1)["duplicates"] >= 16, fault
+                assert running.qp(running.far, 1)["duplicate_requests"] >= 16, fault
             running.end()
 
 
@@ -590,7 +590,7 @@ def test_a_gap_is_answered_by_a_nak():
         for _ in range(4):
             assert running.do("burst")[1].endswith("status 0")
         near, far = running.qp(), running.qp(running.far, 1)
-        assert near["sequence_naks"] and near["retransmissions"] and far["duplicates"] + far["drops"], (near, far)
+        assert near["sequence_naks_received"] and near["retransmissions"] and far["duplicate_requests"] + far["dropped_requests"], (near, far)
         running.end()
 
 
@@ -600,7 +600,7 @@ def test_a_receiver_that_is_not_ready_says_so_over_a_lossy_path():
         for _ in range(8):  # all that the peer has posted
             assert running.do("send")[1].endswith("status 0")
         assert running.do("send")[1].endswith(f"status {RNR}")  # rnr_retry is 0
-        assert running.qp()["rnr_naks"] == 1
+        assert running.qp()["rnr_naks_received"] == 1
         running.end()
 
 
@@ -639,7 +639,7 @@ def test_a_lost_message_of_UC_is_lost():
             tap.equal((near["path"], "injected faults" in near["not_mapped_because"]), ("self" if PATH == "same" else "ring", True))
         running.fault("--clear")
         tap.equal(running.do("last"), ["ok", "wr 0 status 0", "message 0 status 0", "state RTS", "state RTS"])
-        tap.equal((near["retransmissions"], near["timeouts"]), (0, 0))
+        tap.equal((near["retransmissions"], near["ack_timeouts"]), (0, 0))
         running.end()
 
 
@@ -667,14 +667,14 @@ def test_when_nothing_of_XRC_arrives_the_retries_end():
             running.fault("packet=drop of=requests count=all")
             tap.equal(running.do(word), ["ok", f"wr 2 status {RETRY}"])
             near = running.qp()
-            tap.equal((near["state"], near["timeouts"], running.qp(running.far, 1)["state"]), ("ERR", 8, "RTS"))
+            tap.equal((near["state"], near["ack_timeouts"], running.qp(running.far, 1)["state"]), ("ERR", 8, "RTS"))
             assert "caused by an injected fault" in running.end(), word
 
 
 def test_what_cannot_be_loaded_is_refused_and_changes_nothing():
     with Running("call=ibv_create_flow errno=EIO") as running:
-        for specs, part in (["call=ibv_regmr errno=EIO"], "the nearest is 'ibv_reg_mr'"), (["packet=drop exe=other"], "is another program"), \
-                           (["call=ibv_reg_mr errno=EIO", "call=ibv_reg_mr errno=EIO pid=1"], "is another program or process"), \
+        for specs, part in (["call=ibv_regmr errno=EIO"], "the nearest is 'ibv_reg_mr'"), (["packet=drop exe=other"], "names another program"), \
+                           (["call=ibv_reg_mr errno=EIO", "call=ibv_reg_mr errno=EIO pid=1"], "names another program or process"), \
                            (["call=ibv_reg_mr errno=EIO"] * 32, "32 faults are loaded"), (["--clear", "event=qp_fatal"], "takes no fault"):
             code, lines, told = running.fault(*specs)
             assert code != 0 and not lines and part in told, (specs, code, lines, told)
@@ -690,8 +690,8 @@ def test_json_tells_the_same():
                             options=["--explain", "json"])
     tap.equal(code, 0, told)
     found = [json.loads(line) for line in told.splitlines() if line.startswith("{")]
-    struck = [entry for entry in found if entry["explanation"] == "injected" and entry["struck"]]
-    tap.equal([(entry["fault"], entry["match"], entry["wr_id"]) for entry in struck], [("completion=LOC_QP_OP_ERR n=2", 2, 2)])
+    applied = [entry for entry in found if entry["explanation"] == "injected" and entry["applied"]]
+    tap.equal([(entry["fault"], entry["match"], entry["wr_id"]) for entry in applied], [("completion=LOC_QP_OP_ERR n=2", 2, 2)])
     assert [entry["fault"]["injected"] for entry in found if entry["explanation"] == "fault"] == [True], told
     for fault in "event=port_down n=2", "packet=drop of=requests count=all qp=1":
         code, lines, told = run("pair", "SEND", *(["same"] if PATH == "same" else []), faults=[fault], options=["--explain", "json"])
@@ -710,7 +710,7 @@ def test_a_file_has_a_fault_on_each_line():
 def test_what_cannot_be_meant_is_refused_before_the_program_runs():
     for fault, part in (("call=ibv_regmr errno=ENOMEM", "the nearest is 'ibv_reg_mr'"),
                         ("completion=RNR_RETRY_EXC_ERR opcode=RDMA_READ", "cannot end with RNR_RETRY_EXC_ERR"),
-                        ("completion=REM_OP_ERR", "side=receive at the peer"),
+                        ("completion=REM_OP_ERR", "comes from the peer"),
                         ("completion=RETRY_EXC_ERR side=receive", "no receive can end"), ("event=qp_fatal at=ibv_reg_mr", "happens to a QP"), ("packet=drop of=request", "nearest is 'requests'"), ("event=qp_fatl", "nearest is 'qp_fatal'"), ("cm=REJECTED reason=stale_conection", "nearest is 'STALE_CONNECTION'"), ("packet=delay", "needs 'time', for example 'time=5ms'"), ("completion=delayed", "needs 'time', for example 'time=5ms'"), ("completion=never time=1s", "'time' has no meaning with 'completion=never'"), ("packet=delay time=5", "not a time"),
                         ("packet=drop by=3", "'by' has no meaning with 'packet=drop'"), ("packet=rate limit=10Mbit n=3", "'n' has no meaning"), ("@/none", "cannot read /none")):
         code, lines, told = run("calls", faults=[fault])

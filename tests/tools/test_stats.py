@@ -135,7 +135,7 @@ def of(process, stats=None):
     return found[0]
 
 
-def count(port, kind, ways=("requested_by_packets", "requested_by_requester")):
+def count(port, kind, ways=("requests_executed_by_peer", "requests_executed_by_requester")):
     both = [port[way].get(kind, {"messages": 0, "bytes": 0}) for way in ways]
     return sum(way["messages"] for way in both), sum(way["bytes"] for way in both)
 
@@ -150,8 +150,8 @@ def check(program, kind, messages, size, *arguments, two_sided=False, **env):
     with Pair(program, "-n", str(messages), "-s", str(size), *arguments, **env) as pair:
         client, server = only_port(of(pair.client)), only_port(of(pair.server))
         tap.equal(count(client, kind), (messages, messages * size), f"{program} requests {env}")
-        direct = count(client, kind, ["requested_by_requester"])
-        executed = count(server, kind, ["executed"])
+        direct = count(client, kind, ["requests_executed_by_requester"])
+        executed = count(server, kind, ["executed_requests"])
         tap.equal((direct[0] + executed[0], direct[1] + executed[1]), (messages, messages * size), f"{program} executed {env}")
         if two_sided or env.get("SOFTHCA_LOCAL") == "ring" or env.get("SOFTHCA_PATH") == "wire":
             tap.equal(direct, (0, 0), f"{program} {env}")
@@ -242,6 +242,7 @@ def test_promtool_accepts_the_text():
     labels = rf'pid="{pair.client.pid}",start="[0-9.]+",program="ib_write_bw",device="softhca0",port="1"'
     samples = re.findall(rf'^softhca_requests_total{{{labels},opcode="write",executed_by="(\w+)"}} (\d+)$', text, re.M)
     tap.equal(sum(int(value) for _, value in samples), 2000, text)
+    tap.equal({way for way, _ in samples}, {"peer", "requester"})
     tap.equal([name for name in os.listdir(WORK.name) if name.startswith("softhca.prom")], ["softhca.prom"])
 
 
@@ -285,6 +286,7 @@ def test_top_prints_json_without_a_terminal():
         shown = json.loads(succeeds("top", "--once", "--json", "--delay", "0.1"))
         process = of(pair.client, shown)
         tap.equal((process["messages_out"], process["bytes_out"], process["per_second"]["messages_out"]), (2000, 16000, 0))
+        assert {"rnr_naks_received", "rnr_naks_sent", "dropped_requests"} <= process["per_second"].keys(), process
         tap.equal((process["program"], process["uid"]), ("ib_write_bw", os.geteuid()))
         table = succeeds("top", "--once", "--delay", "0.1")
         assert re.search(rf"^ *{pair.client.pid} ib_write_bw ", table, re.M), table

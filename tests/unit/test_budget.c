@@ -70,7 +70,7 @@ static void a_refusal_is_told_once_with_who_what_and_how_many(void **state)
     budget_return(&budget, TOLD, taken);
     assert_true(pread(words, text, sizeof(text) - 1, 0) > 0);
     close(words);
-    assert_non_null(strstr(text, "limit per user reached: uid 3000 uses 600 of the"));
+    assert_non_null(strstr(text, "limit per user reached: uid 3000 has 600 "));
     assert_non_null(strstr(text, "ask for fewer"));
     assert_true(strchr(text, '\n') == text + strlen(text) - 1);
 }

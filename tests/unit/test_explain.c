@@ -630,12 +630,13 @@ static void what_the_network_did_is_told(void **state)
     explain_list(&view, &out, true);
     assert_contains(out.text,
                     "network: 17 packets (0 bytes) sent, 0 (0 bytes) received, 3 with bad ICRC (dropped)\n");
-    assert_contains(out.text, "; retransmissions: 5, PSN sequence NAKs received: 2, duplicate requests: 7\n");
+    assert_contains(out.text,
+                    "; retransmissions: 5, PSN sequence error NAKs received: 2, duplicate requests: 7\n");
     out_fini(&out);
     out_init(&out, true, SIZE_MAX);
     explain_list(&view, &out, true);
     assert_contains(out.text, "\"bad_icrc\":3");
-    assert_contains(out.text, "\"sequence_naks\":2");
+    assert_contains(out.text, "\"sequence_naks_received\":2");
 }
 
 static void why_a_path_is_not_mapped_is_told(void **state)
@@ -701,7 +702,7 @@ static void json_stays_json_where_it_is_cut(void **state)
         whole = !strstr(out.text, "\"cut\":true");
         assert_in_range(out.length, 1, max_of(limit, (size_t)2048));
     }
-    assert_contains(out.text, "\"holders\":[{");
+    assert_contains(out.text, "\"used_by\":[{");
 }
 
 /* --- hangs, and calls with what is gone ------------------------------------------------------------------ */

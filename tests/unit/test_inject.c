@@ -121,7 +121,7 @@ static void only_completions_that_can_arise_are_read(void **state)
     assert_refused("completion=REM_ACCESS_ERR opcode=SEND", "cannot end with");
     assert_refused("completion=RNR_RETRY_EXC_ERR opcode=RDMA_WRITE", "cannot end with");
     assert_refused("completion=MW_BIND_ERR opcode=ATOMIC", "cannot end with");
-    assert_refused("completion=REM_OP_ERR", "side=receive at the peer");
+    assert_refused("completion=REM_OP_ERR", "comes from the peer");
     assert_refused("completion=REM_ACCESS_ERR side=receive", "no receive");
     assert_refused("completion=LOC_LEN_ERR side=receive opcode=SEND", "no meaning");
     assert_refused("completion=WR_FLUSH", "nearest is");

@@ -52,9 +52,8 @@ static int load(const char *library, struct verbs *ret, char *why, size_t why_si
         void *found = dlsym(handle, names[i].name);
 
         if (!found) {
-            snprintf(why, why_size,
-                     "%s lacks %s: it is not of the release of SoftHCA that this command is of", library,
-                     names[i].name);
+            snprintf(why, why_size, "%s lacks %s: it is from another release of SoftHCA than this command",
+                     library, names[i].name);
             return -ELIBBAD;
         }
         memcpy(names[i].slot, &found, sizeof(found));

@@ -63,7 +63,7 @@ static bool refuse_view(struct attached *at, int error)
     return refuse(
         at, error == -EPROTONOSUPPORT
                 ? "its published segment (state that softhca reads) has another format version: use the "
-                  "softhca of the release of SoftHCA that it runs"
+                  "softhca command of the release that the process runs"
                 : "its published segment (state that softhca reads) is damaged");
 }
 
@@ -188,7 +188,9 @@ static bool ask(int fd, struct attached *at)
         return refuse(
             at, "it cannot verify that softhca may ptrace it: run softhca as its user and group, in its user "
                 "namespace, or as root; a setuid program always refuses");
-    return refuse(at, "it does not answer requests for its state: another release of SoftHCA");
+    return refuse(at,
+                  "it gave no valid answer to the request for its state: it probably runs another release "
+                  "of SoftHCA, use the softhca command of that");
 }
 
 static bool attach_by_socket(uint32_t block, struct attached *at)
@@ -203,7 +205,7 @@ static bool attach_by_socket(uint32_t block, struct attached *at)
     at->uid = peer.uid;
     at->block = block;
     if (peer.uid != geteuid() && geteuid() != 0)
-        done = refuse(at, "it belongs to another user");
+        done = refuse(at, "it belongs to uid %u: run softhca as that user, or as root", (unsigned)peer.uid);
     else
         done = ask(fd, at);
     close(fd);

@@ -60,11 +60,12 @@ int command_check(int argc, char **argv)
         .options = option_table,
         .parser = parse,
         .args_doc = "PID",
-        .doc = "Compares both ends of each connected QP of a process: what cannot work, what works here and "
-               "would fail on "
-               "a NIC, and what is risky. The process may be running or stopped; it is not disturbed. "
-               "Status: 0 nothing "
-               "but risks was found, 1 something was, 2 the process could not be looked at.",
+        .doc =
+            "Compares both ends of each connected QP of a process: what cannot work, what works here and "
+            "would fail on "
+            "a NIC, and what is risky. The process may be running or stopped; it is not disturbed. "
+            "Exit status: 0 if nothing or only risks were found, 1 if something is wrong or would fail on a "
+            "NIC, 2 if the process cannot be read.",
     };
     struct connection_findings findings;
     struct options options = {0};

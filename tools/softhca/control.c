@@ -115,10 +115,12 @@ static int ask_attached(const struct attached *at, struct control_request *reque
     if (at->view.header.watched)
         return refuse(why, size, "it runs under softhca watch, with a NIC instead of SoftHCA");
     if (process_is_stopped(&at->view, at->pid))
-        return refuse(why, size, "it is stopped");
+        return refuse(why, size, "it is stopped: continue it first (kill -CONT %d)", (int)at->pid);
     fd = connect_to_owner(at);
     if (fd == -ENOENT)
-        return refuse(why, size, "it has no QP");
+        return refuse(why, size,
+                      "it has no QP, and is reached by the number of one: try again when it has created one, "
+                      "or start it with softhca capture or softhca run --fault");
     if (fd < 0)
         return refuse(why, size, "its socket cannot be reached: %s", strerror(-fd));
     memcpy(request->secret, at->view.header.instance, sizeof(request->secret));

@@ -135,8 +135,9 @@ static void more_than_the_ring(struct finding *ret)
     else if (own_status("Seccomp"))
         finding_remedy(
             ret,
-            "podman run --security-opt seccomp=FILE, the profile with {\"names\": "
-            "[\"process_vm_readv\", \"process_vm_writev\"], \"action\": \"SCMP_ACT_ALLOW\"}: gives %s",
+            "podman run --security-opt seccomp=FILE, where FILE is the default profile with {\"names\": "
+            "[\"process_vm_readv\", \"process_vm_writev\"], \"action\": \"SCMP_ACT_ALLOW\"} added to its "
+            "\"syscalls\": gives %s",
             copy_instead);
 }
 

@@ -33,8 +33,8 @@ static const struct argp_option option_table[] = {
     {"devices", OPTION_DEVICES, "NAMES", 0,
      "Names of the devices instead of softhca0,softhca1,... (SOFTHCA_DEVICE_NAMES)", 0},
     {"all", LAUNCH_ALL, NULL, 0,
-     "Also explain what is normal: EBUSY of a program that goes on, what a destroy discards, objects that "
-     "are left at the end (SOFTHCA_EXPLAIN_WHAT=all). By default (SOFTHCA_EXPLAIN_WHAT=wrong) only what "
+     "Also explain what is usually harmless: destroys that fail with EBUSY, what a destroy discards, objects "
+     "not destroyed at exit (SOFTHCA_EXPLAIN_WHAT=all). By default (SOFTHCA_EXPLAIN_WHAT=wrong) only what "
      "fails or hangs is explained",
      0},
     {"explain", LAUNCH_EXPLAIN, "FORM", 0,

@@ -28,7 +28,9 @@ static const struct argp_option option_table[] = {
     {"json", OPTION_JSON, NULL, 0, "One JSON object, as softhca top --once --json (the default)", 0},
     {"prometheus", OPTION_PROMETHEUS, NULL, 0, "The text format of Prometheus", 0},
     {"output", 'o', "FILE", 0,
-     "Replace FILE atomically, instead of writing to stdout: for node_exporter's textfile directory", 0},
+     "Replace FILE atomically, instead of writing to stdout: for the directory of node_exporter's "
+     "textfile collector",
+     0},
     {"sysfs", OPTION_SYSFS, "DIR", 0,
      "Write the tree class/infiniband with counters and hw_counters into DIR, for node_exporter's "
      "--path.sysfs. DIR also "

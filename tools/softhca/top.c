@@ -62,9 +62,9 @@ static void add_sum(struct out *out, const struct traffic_sum *sum)
 {
     const struct traffic_record *traffic = &sum->traffic;
 
-    add_counts(out, "requested_by_packets", traffic->requested[TRAFFIC_BY_PACKETS]);
-    add_counts(out, "requested_by_requester", traffic->requested[TRAFFIC_BY_REQUESTER]);
-    add_counts(out, "executed", traffic->executed);
+    add_counts(out, "requests_executed_by_peer", traffic->requested[TRAFFIC_BY_PACKETS]);
+    add_counts(out, "requests_executed_by_requester", traffic->requested[TRAFFIC_BY_REQUESTER]);
+    add_counts(out, "executed_requests", traffic->executed);
     add_latency(out, sum);
     out_number(out, "packets_sent", sum->packets_sent);
     out_number(out, "packets_received", sum->packets_received);
@@ -104,8 +104,9 @@ static void add_rates(struct out *out, const struct top_row *row)
     out_number(out, "messages_in", (uint64_t)row->rates.messages_in);
     out_number(out, "bytes_in", (uint64_t)row->rates.bytes_in);
     out_number(out, "retransmissions", (uint64_t)row->rates.retries);
-    out_number(out, "rnr", (uint64_t)row->rates.rnr);
-    out_number(out, "drops", (uint64_t)row->rates.drops);
+    out_number(out, "rnr_naks_received", (uint64_t)row->rates.rnr_received);
+    out_number(out, "rnr_naks_sent", (uint64_t)row->rates.rnr_sent);
+    out_number(out, "dropped_requests", (uint64_t)row->rates.drops);
     out_end(out);
 }
 
@@ -127,14 +128,14 @@ static void add_qp(struct out *out, const struct stats_qp *qp, const struct top_
     out_string(out, "device", qp->device);
     if (qp->name[0])
         out_string(out, "name", qp->name);
-    if (qp->peer_qpn)
-        out_number(out, "peer_qpn", qp->peer_qpn);
+    if (qp->dest_qpn)
+        out_number(out, "dest_qpn", qp->dest_qpn);
     if (qp->peer_pid)
         out_signed(out, "peer_pid", qp->peer_pid);
     add_flow(out, &qp->flow);
     add_rates(out, row);
-    out_number(out, "sends_outstanding", qp->sends);
-    out_number(out, "receives_posted", qp->receives);
+    out_number(out, "outstanding_sends", qp->sends);
+    out_number(out, "outstanding_receives", qp->receives);
     out_number(out, "cq_unpolled", qp->unpolled);
     out_number(out, "cq_capacity", qp->capacity);
     add_events(out, "events", &qp->events);

@@ -12,7 +12,7 @@
 
 /* Per second, since the reading before. */
 struct top_rates {
-    double messages_out, bytes_out, messages_in, bytes_in, retries, rnr, drops;
+    double messages_out, bytes_out, messages_in, bytes_in, retries, rnr_received, rnr_sent, drops;
     uint64_t p50_ns, p99_ns; /* 0: none was measured */
 };
 

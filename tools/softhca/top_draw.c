@@ -45,9 +45,9 @@ static void draw_summary(const struct view_state *state)
     top_scaled(sum.messages_in, false, in, sizeof(in));
     top_scaled(sum.bytes_in, true, in_bytes, sizeof(in_bytes));
     put(state, 0, 0, SCREEN_BOLD, "softhca top");
-    put(state, 0, 12, SCREEN_PLAIN, "%u processes%s, %llu QPs, %llu un-acked events%s", state->now.count,
-        state->now.hidden ? " (others are hidden)" : "", (unsigned long long)qps, (unsigned long long)unacked,
-        state->paused ? "  PAUSED" : "");
+    put(state, 0, 12, SCREEN_PLAIN, "%u processes%s, %llu QPs, %llu unacknowledged events%s",
+        state->now.count, state->now.hidden ? " (others are hidden)" : "", (unsigned long long)qps,
+        (unsigned long long)unacked, state->paused ? "  PAUSED" : "");
     put(state, 1, 0, SCREEN_PLAIN, "out %s msg/s %sB/s   in %s msg/s %sB/s   every %.1f s", out, out_bytes,
         in, in_bytes, state->delay_ms / 1000.0);
 }
@@ -168,7 +168,8 @@ static int draw_histogram(const struct view_state *state, const struct traffic_r
         last = i;
         most = max_of(most, traffic->latency[i]);
     }
-    put(state, line++, 0, SCREEN_BOLD, "Latency, post to completion (%llu measured since the reading before)",
+    put(state, line++, 0, SCREEN_BOLD,
+        "Latency, post to completion (%llu measured since the previous reading)",
         (unsigned long long)stats_latency_count(traffic));
     for (unsigned i = first; i <= last && most && line < state->height - 2; i++) {
         int room = max_of(10, min_of(state->width - 40, 100));
@@ -190,8 +191,8 @@ static int draw_counts(const struct view_state *state, const struct traffic_reco
     static const enum traffic_kind kinds[] = {TRAFFIC_SEND, TRAFFIC_WRITE, TRAFFIC_READ, TRAFFIC_ATOMIC,
                                               TRAFFIC_ATOMIC_WRITE};
 
-    put(state, line++, 0, SCREEN_BOLD, "%-14s %10s %15s %13s %15s %11s %15s", "Requests", "as packets",
-        "bytes", "executed here", "bytes", "received", "bytes");
+    put(state, line++, 0, SCREEN_BOLD, "%-14s %10s %15s %13s %15s %11s %15s", "Executed", "by peer", "bytes",
+        "by requester", "bytes", "for peer", "bytes");
     for (unsigned i = 0; i < array_size(kinds); i++) {
         const struct traffic_count *sent = &traffic->requested[TRAFFIC_BY_PACKETS][kinds[i]];
         const struct traffic_count *direct = &traffic->requested[TRAFFIC_BY_REQUESTER][kinds[i]];
@@ -225,21 +226,26 @@ static void draw_qp(const struct view_state *state, const struct top_row *row)
     top_scaled(row->rates.bytes_in, true, d, sizeof(d));
     put(state, line++, 0, SCREEN_PLAIN, "out %s msg/s %sB/s   in %s msg/s %sB/s", a, b, c, d);
     put(state, line++, 0, SCREEN_PLAIN,
-        "sends outstanding %u of %u   receives posted %u of %u   CQ %u/%u: %u unpolled of %u   un-acked "
-        "events %llu",
-        qp->sends, qp->send_depth, qp->receives, qp->receive_depth, qp->send_cq, qp->receive_cq, qp->unpolled,
-        qp->capacity, (unsigned long long)qp->events.unacked);
+        "sends outstanding %u of %u   receives posted %u of %u   unacknowledged events %llu", qp->sends,
+        qp->send_depth, qp->receives, qp->receive_depth, (unsigned long long)qp->events.unacked);
+    if (qp->send_cq == qp->receive_cq)
+        put(state, line++, 0, SCREEN_PLAIN, "CQ %u: %u unpolled of %u", qp->send_cq, qp->unpolled,
+            qp->capacity);
+    else
+        put(state, line++, 0, SCREEN_PLAIN, "send CQ %u, receive CQ %u, the fuller one: %u unpolled of %u",
+            qp->send_cq, qp->receive_cq, qp->unpolled, qp->capacity);
     line = draw_counts(state, &qp->sum.traffic, line + 1) + 1;
     put(state, line++, 0, SCREEN_BOLD, "Retries");
     put(state, line++, 2, SCREEN_PLAIN,
-        "retransmissions %llu   sequence NAKs %llu   RNR NAKs %llu received, %llu sent   timeouts %llu   "
-        "probes %llu",
+        "retransmissions %llu   PSN sequence error NAKs %llu   RNR NAKs %llu received, %llu sent",
         (unsigned long long)retries->retransmissions, (unsigned long long)retries->sequence_naks,
-        (unsigned long long)retries->rnr_naks, (unsigned long long)qp->sum.traffic.rnr_naks_sent,
-        (unsigned long long)retries->timeouts, (unsigned long long)retries->probes);
-    put(state, line++, 2, SCREEN_PLAIN, "duplicates %llu   drops %llu   congestion notifications %llu",
-        (unsigned long long)retries->duplicates, (unsigned long long)retries->drops,
-        (unsigned long long)retries->congestions);
+        (unsigned long long)retries->rnr_naks, (unsigned long long)qp->sum.traffic.rnr_naks_sent);
+    put(state, line++, 2, SCREEN_PLAIN,
+        "local ACK timeouts %llu   probes %llu   CNPs received %llu   duplicate requests %llu   requests "
+        "dropped %llu",
+        (unsigned long long)retries->timeouts, (unsigned long long)retries->probes,
+        (unsigned long long)retries->congestions, (unsigned long long)retries->duplicates,
+        (unsigned long long)retries->drops);
     for (unsigned status = 1; status < TRAFFIC_STATUSES; status++) {
         if (qp->sum.rare.failed[status])
             put(state, line++, 2, SCREEN_BAD, "%u completions with %s", qp->sum.rare.failed[status],
@@ -270,7 +276,7 @@ static void draw_help(const struct view_state *state)
         "OUT, IN    messages and bytes of payload per second. What a requester executes by itself, in mapped",
         "           memory of the peer or by kernel copy, is counted at the requester only.",
         "P50<, P99< 50 % and 99 % of the requests took less than this, from post to completion",
-        "RETR, RNR  retransmissions, and RNR NAKs received, per second",
+        "RETR, RNR  retransmissions, and RNR NAKs received and sent, per second",
         "CQ         unpolled completions / capacity; of a QP, of the fuller of its CQs",
         "SENDS      send requests outstanding / slots;  RECVS  receives posted / slots",
         "UNACK      events that were read and not acknowledged",

@@ -98,8 +98,8 @@ static void note_rates(const struct stats_flow *flow, const struct stats_flow *f
     rates->messages_in = rate(flow->messages_in, flow_before->messages_in, seconds);
     rates->bytes_in = rate(flow->bytes_in, flow_before->bytes_in, seconds);
     rates->retries = rate(sum->retries.retransmissions, sum_before->retries.retransmissions, seconds);
-    rates->rnr = rate(sum->retries.rnr_naks + sum->traffic.rnr_naks_sent,
-                      sum_before->retries.rnr_naks + sum_before->traffic.rnr_naks_sent, seconds);
+    rates->rnr_received = rate(sum->retries.rnr_naks, sum_before->retries.rnr_naks, seconds);
+    rates->rnr_sent = rate(sum->traffic.rnr_naks_sent, sum_before->traffic.rnr_naks_sent, seconds);
     rates->drops = rate(sum->retries.drops, sum_before->retries.drops, seconds);
 }
 
@@ -296,7 +296,7 @@ static double number(const struct top_row *row, enum top_column column)
     case TOP_RETRIES:
         return row->rates.retries;
     case TOP_RNR:
-        return row->rates.rnr;
+        return row->rates.rnr_received + row->rates.rnr_sent;
     case TOP_CQ:
         return row->qp ? row->qp->unpolled : (double)process->cq_unpolled;
     case TOP_EVENTS:
@@ -337,12 +337,12 @@ static void pid_text(const struct stats_process *process, char *text, size_t siz
 
 static void peer_text(const struct stats_qp *qp, char *text, size_t size)
 {
-    if (!qp->peer_qpn)
+    if (!qp->dest_qpn)
         snprintf(text, size, "-");
     else if (qp->peer_pid)
-        snprintf(text, size, "0x%06x %d", qp->peer_qpn, (int)qp->peer_pid);
+        snprintf(text, size, "0x%06x %d", qp->dest_qpn, (int)qp->peer_pid);
     else
-        snprintf(text, size, "0x%06x", qp->peer_qpn);
+        snprintf(text, size, "0x%06x", qp->dest_qpn);
 }
 
 static bool fill(uint64_t used, uint64_t room, char *text, size_t size)

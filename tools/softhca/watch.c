@@ -11,8 +11,8 @@
 
 static const struct argp_option option_table[] = {
     {"all", LAUNCH_ALL, NULL, 0,
-     "Also tell what is normal at the end of many programs: refused destroys, objects not destroyed, MRs "
-     "deregistered while work requests used them (SOFTHCA_EXPLAIN_WHAT=all)",
+     "Also explain what is usually harmless: destroys that fail with EBUSY, objects not destroyed at exit, "
+     "MRs deregistered while work requests used them (SOFTHCA_EXPLAIN_WHAT=all)",
      0},
     {"explain", LAUNCH_EXPLAIN, "FORM", 0,
      "text, json or off: what is told on stderr (SOFTHCA_WATCH; default text). softhca why and ps show the "

@@ -28,10 +28,21 @@ static const struct {
     const char *name;
     enum object_kind kind;
 } kinds[] = {
-    {"context", OBJECT_CONTEXT}, {"pd", OBJECT_PD}, {"mr", OBJECT_MR},           {"mw", OBJECT_MW},
-    {"cq", OBJECT_CQ},           {"qp", OBJECT_QP}, {"channel", OBJECT_CHANNEL}, {"srq", OBJECT_SRQ},
-    {"wq", OBJECT_WQ},           {"ah", OBJECT_AH}, {"table", OBJECT_IND_TABLE}, {"cm_id", OBJECT_CM_ID},
-    {"td", OBJECT_TD},           {"dm", OBJECT_DM}, {"xrcd", OBJECT_XRCD},
+    {"context", OBJECT_CONTEXT},
+    {"pd", OBJECT_PD},
+    {"mr", OBJECT_MR},
+    {"mw", OBJECT_MW},
+    {"cq", OBJECT_CQ},
+    {"qp", OBJECT_QP},
+    {"channel", OBJECT_CHANNEL},
+    {"srq", OBJECT_SRQ},
+    {"wq", OBJECT_WQ},
+    {"ah", OBJECT_AH},
+    {"ind_table", OBJECT_IND_TABLE},
+    {"cm_id", OBJECT_CM_ID},
+    {"td", OBJECT_TD},
+    {"dm", OBJECT_DM},
+    {"xrcd", OBJECT_XRCD},
 };
 
 static bool parse_number(const char *text, uint64_t *ret)
@@ -155,7 +166,9 @@ static int explain(const struct options *options, const struct view *view, struc
     if (form < 0) {
         fprintf(stderr,
                 "softhca: '%s' is neither a wr_id nor an object (KIND:NUMBER; KIND is one of context, pd, "
-                "mr, mw, cq, qp, channel, srq, wq, ah, table, td, xrcd, dm, cm_id)\n",
+                "mr, mw, cq, qp, channel, srq, wq, ah, ind_table, td, xrcd, dm, cm_id; flows and counters "
+                "cannot be "
+                "asked for)\n",
                 options->what);
         return 2;
     }

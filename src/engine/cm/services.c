@@ -174,8 +174,8 @@ static void take_host_names(struct service *service)
         host_name(service->address.service_id, families[i], name);
         error = local_name_take(name, &service->host_names[index_of(families[i])]);
         if (error)
-            log_info("RDMA CM port %u (service ID 0x%016llx): connection requests to %s addresses of this "
-                     "host on which nothing listens do not go to this listener: %s",
+            log_info("RDMA CM port %u (service ID 0x%016llx): this listener gets no connection "
+                     "requests to %s addresses of this host that have no listener of their own: %s",
                      (unsigned)(service->address.service_id & 0xffff),
                      (unsigned long long)service->address.service_id,
                      families[i] == SERVICE_ANY_IPV6 ? "IPv6" : "IPv4",

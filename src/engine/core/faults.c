@@ -128,9 +128,11 @@ static int read_added(const char *list, struct inject_plan *plan, char *why, siz
 
     while ((fault = read_next(&list, text, wrong, sizeof(wrong)))) {
         if (plan->count == INJECT_RULES_MAX)
-            snprintf(wrong, sizeof(wrong), "%u faults are loaded, and no more are possible", plan->count);
+            snprintf(wrong, sizeof(wrong),
+                     "%u faults are loaded, which is the limit: remove them (softhca fault --clear)",
+                     plan->count);
         else if (!inject_is_for_process(&fault->rule, exe, getpid()))
-            snprintf(wrong, sizeof(wrong), "its exe= or pid= is another program or process than this one");
+            snprintf(wrong, sizeof(wrong), "its exe= or pid= names another program or process");
         if (wrong[0]) {
             free(fault);
             break;

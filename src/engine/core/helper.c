@@ -71,8 +71,8 @@ void helper_kick(void)
 
     /* -EAGAIN: the counter is full, so the eventfd is readable already. */
     if (error < 0 && error != -EAGAIN)
-        log_error("cannot wake the helper thread (write to its eventfd: %s): timers and progress without "
-                  "polling are late",
+        log_error("cannot wake the helper thread (write to its eventfd: %s; has the program closed file "
+                  "descriptors of SoftHCA?): retransmissions, and progress while no thread polls, come late",
                   strerror((int)-error));
 }
 
@@ -192,8 +192,10 @@ static bool dispatch(int fd)
     }
     if (fd == kick_fd) {
         if (read(kick_fd, &kicks, sizeof(kicks)) < 0 && errno != EAGAIN)
-            log_error("the helper thread cannot read its eventfd (%s): it may use a whole processor",
-                      strerror(errno));
+            log_error(
+                "the helper thread cannot read its eventfd (%s; has the program closed file descriptors "
+                "of SoftHCA?): it may use a whole processor",
+                strerror(errno));
         explainer_tell_faults();
     } else if (fd == local_event_fd()) {
         bool channel, packets = local_dispatch(&channel);
@@ -555,7 +557,9 @@ int helper_start(void)
             sched_yield();
         if (error) {
             close_descriptors();
-            log_error("cannot start the helper thread: %s", strerror(-error));
+            log_error("cannot start the helper thread: %s (limits: ulimit -u and pids.max of the cgroup for "
+                      "threads, ulimit -n for file descriptors)",
+                      strerror(-error));
         } else {
             atomic_store_explicit(&running, true, memory_order_release);
         }

@@ -224,9 +224,9 @@ void timers_run(void)
     bool due[LATES];
 
     if (read(timer_fd, &expirations, sizeof(expirations)) < 0 && errno != EAGAIN)
-        log_error(
-            "the helper thread cannot read its timerfd (%s): timers run, but it may use a whole processor",
-            strerror(errno));
+        log_error("the helper thread cannot read its timerfd (%s; has the program closed file descriptors of "
+                  "SoftHCA?): timers run, but it may use a whole processor",
+                  strerror(errno));
     lock_acquire(&timers_lock);
     timer_fd_at = NS_NEVER;
     for (int i = 0; i < LATES; i++) {

@@ -107,10 +107,10 @@ static void queue_and_flush(struct lane *lane, const struct notice *notice)
     lock_release(&state->lock);
     /* Once: a peer can have any number of them lost. */
     if (!queued && !atomic_exchange_explicit(&told_of_loss, true, memory_order_relaxed))
-        log_error(
-            "QP 0x%06x does not hear that its request was dropped or acknowledged, because more than %u such "
-            "messages wait, or memory is short: it finds out by its local ACK timeout. Logged once",
-            notice->dest_qpn, NOTICES_MAX);
+        log_error("peer QP 0x%06x cannot be told that its request was dropped or acknowledged: %u such "
+                  "messages wait to be read by its process (is it stopped?), or there is no memory for more. "
+                  "Its local ACK timeout takes over. Logged once",
+                  notice->dest_qpn, NOTICES_MAX);
     notice_flush(lane, state);
 }
 

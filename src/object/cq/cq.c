@@ -364,8 +364,8 @@ static void cold_path overrun(struct cq *cq, const struct cqe *lost)
     cq->record->failed = 1;
     if (!explained()) /* else the explanation says it (progress_cq_overrun()) */
         log_warn("CQ %u overrun: all %u entries hold unpolled completions; the completion of wr_id %llu "
-                 "(0x%llx) of "
-                 "QP 0x%06x is lost",
+                 "(0x%llx) of QP 0x%06x is lost, and the QPs of the CQ go to ERR: create the CQ with more "
+                 "entries, or poll more often",
                  cq->number, cq->capacity, (unsigned long long)lost->wr_id, (unsigned long long)lost->wr_id,
                  lost->qpn);
     async_raise(&cq->context->events,

@@ -409,7 +409,8 @@ static int check_change(const struct mr *mr, int flags, struct pd *pd, void *add
 
     if (mr->fixed || mr->of)
         return refuse_because(-EINVAL,
-                              "an MR of device memory or a dma-buf, or an imported one, cannot be changed");
+                              "an MR of device memory or of a dma-buf, or an imported one, cannot be "
+                              "re-registered");
     if (flags & ~REREG_KNOWN)
         return refuse_bits(-EINVAL, "flags", BITS_PLAIN, (unsigned)flags, REREG_KNOWN);
     if (access && !(flags & IBV_REREG_MR_CHANGE_ACCESS))
