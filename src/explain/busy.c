@@ -266,9 +266,10 @@ bool explain_in_use(const struct view *view, struct out *out, uint32_t number)
     explanation_begin(view, out, "in_use", cause.text);
     out_string(out, "call", "ibv_dereg_mr");
     object_describe(view, out, "object", 1, &region, STACK_LINES);
-    out_line(out, 1,
-             "each of them fails with IBV_WC_LOC_PROT_ERR when it is executed, unless its data was read "
-             "before or its QP goes to ERR first (IBV_WC_WR_FLUSH_ERR)");
+    out_line(
+        out, 1,
+        "each of them fails with IBV_WC_LOC_PROT_ERR when it is executed, unless its QP goes to ERR first "
+        "(IBV_WC_WR_FLUSH_ERR)");
     users = (struct users){.region = &region, .budget = ENTRIES_SEARCHED_MAX, .out = out};
     out_begin_array(out, "queues");
     objects_for_each(view, 1u << OBJECT_QP | 1u << OBJECT_SRQ | 1u << OBJECT_WQ, look_at, &users);

@@ -187,7 +187,8 @@ static bool check_states(struct checking *checking, const struct end *from, cons
     }
     if (b->attributes.dest_qpn != object_qpn(&from->qp)) {
         report(checking, WRONG, "dest_qp_num", from, to, NULL,
-               "the other end is connected to QP 0x%06x (dest_qp_num): it drops what comes from here",
+               "the other end is connected to QP 0x%06x (dest_qp_num): its requests and acknowledgements go "
+               "there",
                b->attributes.dest_qpn);
         return false;
     }

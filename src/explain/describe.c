@@ -378,10 +378,10 @@ static void describe_pd(struct out *out, const struct object *object, struct wor
     words_add(words, ": used by %u object%s", (uint32_t)object->protection_domain.users,
               object->protection_domain.users == 1 ? "" : "s");
     if (object->pd != NO_OBJECT)
-        words_add(words, ", parent domain of PD %u", object->pd);
+        words_add(words, ", made of PD %u", object->pd);
     if (object->protection_domain.td != NO_OBJECT) {
         out_number(out, "td", object->protection_domain.td);
-        words_add(words, ", TD %u", object->protection_domain.td);
+        words_add(words, " and TD %u", object->protection_domain.td);
     }
 }
 

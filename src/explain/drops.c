@@ -226,8 +226,12 @@ unsigned explain_strays(const struct view *view, struct out *out)
         } else if (i == STRAY_GROUP) {
             words_add(&cause, "no QP of it is attached to group ");
             words_add_gid(&cause, drop->group);
+            words_add(&cause, ", which a receiver needs (ibv_attach_mcast)");
         } else {
-            words_add(&cause, "no flow rule (ibv_create_flow) matches a frame of %u bytes", drop->seen);
+            words_add(
+                &cause,
+                "no flow rule of it matches a frame of %u bytes, which a receiver needs (ibv_create_flow)",
+                drop->seen);
         }
         words_add(&cause, " (");
         add_sender(&cause, drop);

@@ -51,6 +51,8 @@ void words_add_too_many_reads(struct words *words, const struct object *requeste
 void words_add_packet_length(struct words *words, const struct object *requester,
                              const struct object *responder);
 uint32_t qp_mtu_bytes(const struct object *qp);
+/* fault.c: the segment of the process at the other end; NULL: it is not known, or cannot be looked at. */
+const struct view *peer_view(const struct view *view, const struct qp_record *qp);
 /* limits.c: "3 tries of at least 4.2 ms (timeout 10, retry_cnt 2)" */
 void words_add_tries(struct words *words, const struct qp_attributes *attributes);
 /* losses.c: objects that are left in a context that is being closed; NO_OBJECT: in all of them, at the end of

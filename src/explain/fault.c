@@ -10,7 +10,7 @@
 
 /* --- the peer ------------------------------------------------------------------------------------------- */
 
-static const struct view *peer_view(const struct view *view, const struct qp_record *qp)
+const struct view *peer_view(const struct view *view, const struct qp_record *qp)
 {
     if (qp->path.kind == PATH_SELF)
         return view;
@@ -242,7 +242,7 @@ static void add_silence(const struct view *view, struct words *words, const stru
             words,
             ": check that dest_qp_num and the GIDs are right at both ends, that the peer's process runs (is "
             "not stopped, hung or ended), that its QP is in RTR or RTS, and that the network lets UDP port "
-            "4791 through");
+            "4791 through. What it was: softhca why on that host, if the peer runs SoftHCA");
     else
         words_add(words, ": check that it is in RTR or RTS, and that its dest_qp_num is this QP (softhca "
                          "check, as its user)");
@@ -289,9 +289,10 @@ static void add_short_receive(struct words *words, const struct object *qp, bool
 
 static const char *read_depth_reason(const struct object *qp)
 {
-    return qp->qp.attributes.max_rd_atomic ? "RDMA READs and atomics need RC or XRC"
-                                           : "max_rd_atomic of the QP is 0, so it cannot send an RDMA READ "
-                                             "or an atomic (an attribute of ibv_modify_qp to RTS)";
+    return qp->qp.attributes.max_rd_atomic
+               ? "RDMA READs and atomics need RC or XRC"
+               : "max_rd_atomic of the QP is 0 (set by ibv_modify_qp to RTS), so it "
+                 "cannot send an RDMA READ or an atomic";
 }
 
 static void add_no_receive(const struct view *view, struct words *words, const struct object *qp)

@@ -251,6 +251,15 @@ static void describe_send_queue(const struct view *view, struct out *out, const 
              object->qp.send_depth);
 }
 
+/* Has the QP at the other end given up? False: it may repeat its request, as far as is known here. */
+static bool requester_failed(const struct view *view, const struct qp_record *qp)
+{
+    const struct view *there = peer_view(view, qp);
+    struct object peer;
+
+    return there && object_read_qpn(there, qp->attributes.dest_qpn, &peer) && peer.qp.state == IBV_QPS_ERR;
+}
+
 static void describe_not_ready(const struct view *view, struct out *out, const struct object *object,
                                struct words *words)
 {
@@ -266,7 +275,10 @@ static void describe_not_ready(const struct view *view, struct out *out, const s
     }
     if (qp->path.peer_pid > 0 && qp->path.kind != PATH_SELF)
         words_add(words, " of process %d", (int)qp->path.peer_pid);
-    words_add(words, " was refused (RNR NAK), and is refused until ");
+    words_add(words, requester_failed(view, qp)
+                         ? " was refused (RNR NAK), and that QP has gone to ERR: before a message comes, the "
+                           "program has to call "
+                         : " was refused (RNR NAK), and is refused until ");
     if (qp->srq == NO_OBJECT)
         words_add(words, "ibv_post_recv()");
     else

@@ -50,8 +50,8 @@ static const char *advice(enum misuse_form form, const char *object)
                "memory may "
                "crash the program";
     if (form == MISUSE_TWICE && strncmp(object, "QP ", 3) == 0)
-        return "destroy each QP only once: a QP that rdma_create_qp() made with rdma_destroy_qp() or "
-               "rdma_destroy_ep(), any other with ibv_destroy_qp()";
+        return "destroy each QP only once: with rdma_destroy_qp() or rdma_destroy_ep() if rdma_create_qp() "
+               "made it, otherwise with ibv_destroy_qp()";
     return "with rdma-core this use of freed memory may crash the program";
 }
 

@@ -36,7 +36,7 @@ static void add_invalid_request(struct words *words, const struct object *qp)
         words_add(words, ": the address is not a multiple of 8");
         return;
     }
-    words_add(words, ": either ");
+    words_add(words, ": probably ");
     if (is_send(opcode)) {
         if (qp->qp.type == IBV_QPT_XRC_SEND)
             words_add(words, "no SRQ there has the number of the work request, or ");
@@ -44,11 +44,13 @@ static void add_invalid_request(struct words *words, const struct object *qp)
     } else {
         words_add(words, "qp_access_flags of that QP lack %s", access_flag(opcode));
     }
-    if (is_send(opcode) || is_write(opcode))
-        words_add(words, ", or path_mtu of that QP is not %u bytes, which it is here", qp_mtu_bytes(qp));
-    else
+    if (is_send(opcode) || is_write(opcode)) {
+        if (qp->rare.fault.length > 256 /* the smallest path MTU */)
+            words_add(words, ", or path_mtu of that QP is not %u bytes, which it is here", qp_mtu_bytes(qp));
+    } else {
         words_add(words, ", or max_dest_rd_atomic of that QP is less than %u, which is max_rd_atomic here",
                   qp->qp.attributes.max_rd_atomic);
+    }
 }
 
 static void add_remote_access(struct words *words, uint8_t opcode)
@@ -58,8 +60,10 @@ static void add_remote_access(struct words *words, uint8_t opcode)
     else
         words_add(
             words,
-            ": either no MR or bound MW there has this rkey now (it was deregistered, invalidated or bound "
-            "again), or it is of another PD than that QP, or it lacks %s, or the range is not inside of it",
+            ": either no MR or bound MW there has this rkey (a wrong value, an lkey, or it was deregistered, "
+            "invalidated, bound again or never bound), or it is of another PD than that QP, or it lacks %s, "
+            "or "
+            "the range is not inside of it",
             access_flag(opcode));
 }
 
@@ -111,8 +115,8 @@ void words_add_nak(struct words *words, const struct object *qp)
         break;
     }
     if (qp->qp.path.kind == PATH_WIRE)
-        words_add(words, ". Which of these it is: softhca why on that host, if the peer runs SoftHCA");
+        words_add(words, ". What it was: softhca why on that host, if the peer runs SoftHCA");
     else
-        words_add(words, ". Which of these it is: softhca why %d, as the user of that process",
+        words_add(words, ". What it was: softhca why %d, as the user of that process",
                   (int)qp->qp.path.peer_pid);
 }

@@ -166,7 +166,7 @@ static void add_lookup(const struct view *view, struct words *words, const struc
     for (unsigned i = 0; view->find_process && (there = view->find_process(i)) != NULL; i++) {
         if (!there->pid || !object_read_qpn(there, qp->attributes.dest_qpn, &peer) || peer.qp.opened)
             continue;
-        words_add(words, ": it is process %d", (int)there->pid);
+        words_add(words, ": that is process %d", (int)there->pid);
         if (process_is_stopped(there, there->pid))
             words_add(words, ", which is stopped and answers once it is continued (kill -CONT %d)",
                       (int)there->pid);

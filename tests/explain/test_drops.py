@@ -50,9 +50,9 @@ EXPECTED = {
                       BY + "that QP was in INIT, in which it does not receive" + COUNT),
     "qp-is-gone": Loss(rf"^this process dropped 3 datagrams{AGE}: {DESTROYED}" + FROM,
                        rf"^{QP}: its datagrams are dropped by process \d+: {DESTROYED}" + COUNT),
-    "not-attached": Loss(rf"^this process dropped 3 datagrams{AGE}: no QP of it is attached to group 239\.1\.2\.3" + FROM),
+    "not-attached": Loss(rf"^this process dropped 3 datagrams{AGE}: no QP of it is attached to group 239\.1\.2\.3, which a receiver needs \(ibv_attach_mcast\)" + FROM),
     # Not over the network: frames of other hosts are what an interface receives.
-    "no-rule": Loss(rf"^this process dropped 3 frames{AGE}: no flow rule \(ibv_create_flow\) matches a frame of 64 bytes "
+    "no-rule": Loss(rf"^this process dropped 3 frames{AGE}: no flow rule of it matches a frame of 64 bytes, which a receiver needs \(ibv_create_flow\) "
                     rf"\(from {QP}\)$", paths=("ring", "same")),
 }
 

@@ -43,13 +43,14 @@ READ = r"RDMA READ of 64 bytes from 0x[0-9a-f]+ with rkey 0x[0-9a-f]{8}"
 ATOMIC = r"fetch and add of 8 bytes to 0x[0-9a-f]+ with rkey 0x[0-9a-f]{8}"
 SGE = r", \d+ bytes at 0x[0-9a-f]+ with lkey 0x[0-9a-f]{8}: "
 REFUSED = f"{QP} at 127.0.0.1 refused it "
-WHICH = r"\. Which of these it is: softhca why on that host, if the peer runs SoftHCA$"
+WHICH = r"\. What it was: softhca why on that host, if the peer runs SoftHCA$"
 FLAG = {WRITE: "IBV_ACCESS_REMOTE_WRITE", READ: "IBV_ACCESS_REMOTE_READ", ATOMIC: "IBV_ACCESS_REMOTE_ATOMIC"}
+# Only of a message that takes more than one packet at some path MTU.
 MTU = r"or path_mtu of that QP is not \d+ bytes, which it is here" + WHICH
-INVALID = REFUSED + r"\(invalid request\): either "
+INVALID = REFUSED + r"\(invalid request\): probably "
 SILENT = (fr"{QP} at 127.0.0.1 gave no answer in 3 tries, each of at least 4\.2 ms \(timeout code 10, retry_cnt 2\): check that dest_qp_num and the "
           r"GIDs are right at both ends, that the peer's process runs \(is not stopped, hung or ended\), that its QP is in RTR or RTS, and that the "
-          "network lets UDP port 4791 through$")
+          "network lets UDP port 4791 through" + WHICH)
 
 RNR = rf"{QP} at 127.0.0.1 answered RNR NAK \(it had no receive posted, or is a NIC that resolved a page fault of an on-demand MR\)"
 IMMEDIATE = r"\(an RDMA WRITE with immediate takes a receive, as a SEND does\)$"
@@ -72,8 +73,8 @@ class Mistake:
 
 def access(reason, request=WRITE):
     """The far end finds the mistake; the near end is told of it where it may look."""
-    refused = (fr"{REFUSED}\(remote access error\): either no MR or bound MW there has this rkey now \(it was deregistered, invalidated or "
-               fr"bound again\), or it is of another PD than that QP, or it lacks {FLAG[request]}, or the range is not inside of it{WHICH}")
+    refused = (fr"{REFUSED}\(remote access error\): either no MR or bound MW there has this rkey \(a wrong value, an lkey, or it was "
+               fr"deregistered, invalidated, bound again or never bound\), or it is of another PD than that QP, or it lacks {FLAG[request]}, or the range is not inside of it{WHICH}")
     return Mistake(reason, reason, refused, request + ": ")
 
 
@@ -91,7 +92,7 @@ EXPECTED = {
     "no-remote-atomic": access(REMOTE + r" lacks IBV_ACCESS_REMOTE_ATOMIC", ATOMIC),
     "qp-without-remote-write": Mistake(fr"qp_access_flags of {QP} lack IBV_ACCESS_REMOTE_WRITE$",
                                        fr"qp_access_flags of {QP} lack IBV_ACCESS_REMOTE_WRITE$",
-                                       f"{INVALID}qp_access_flags of that QP lack IBV_ACCESS_REMOTE_WRITE, {MTU}", WRITE + ": "),
+                                       f"{INVALID}qp_access_flags of that QP lack IBV_ACCESS_REMOTE_WRITE{WHICH}", WRITE + ": "),
     "far-deregistered": access(r"the MR of this rkey was deregistered \d.* ago by thread \d+"),
     "far-other-pd": access(REMOTE + r" belongs to PD \d+, but (the QP|the responder's QP) to PD \d+$"),
     "window-rebound": access(r"the MW was bound again, its rkey is 0x[0-9a-f]{8} now$"),
@@ -104,10 +105,10 @@ EXPECTED = {
                               rf"wr_id 471\d .*: {INVALID}qp_access_flags of that QP lack IBV_ACCESS_REMOTE_READ, "
                               rf"or max_dest_rd_atomic of that QP is less than 8, which is max_rd_atomic here{WHICH}",
                               first=""),
-    "no-reads-granted": Mistake(READ + r": max_rd_atomic of the QP is 0, so it cannot send an RDMA READ or an atomic \(an attribute of ibv_modify_qp to RTS\)$"),
+    "no-reads-granted": Mistake(READ + r": max_rd_atomic of the QP is 0 \(set by ibv_modify_qp to RTS\), so it cannot send an RDMA READ or an atomic$"),
     "receive-too-small": Mistake(fr"SEND of 256 bytes: the receive wr_id 77 \(0x4d\) of {QP} has 100 bytes, 156 too few",
                                  r"receive wr_id 77 \(0x4d\): it has 100 bytes, 156 too few",
-                                 fr"SEND of 256 bytes: {INVALID}the receive posted there has fewer than 256 bytes, {MTU}"),
+                                 fr"SEND of 256 bytes: {INVALID}the receive posted there has fewer than 256 bytes{WHICH}"),
     "datagram-without-grh": Mistake(None, r"receive wr_id 77 \(0x4d\): it has 100 bytes, 40 too few: post receives of at least 140, "
                                           r"40 for the GRH in front and 100 for the message$"),
     "receive-not-writable": Mistake(fr"SEND of 64 bytes: {QP}.* cannot use its posted receive wr_id 77 \(0x4d\){SGE}{MR} lacks "
@@ -234,7 +235,7 @@ def test_the_end_without_a_receive_names_the_operation():
 
 def is_told_of_a_look_up(until):
     """False: the link was up before the peer was stopped, so nobody looks it up."""
-    pattern = re.compile(fr"^{QP}: 1 outstanding send.*: looking up the process that owns {QP}, without an answer for [\d.]+ m?s: it is "
+    pattern = re.compile(fr"^{QP}: 1 outstanding send.*: looking up the process that owns {QP}, without an answer for [\d.]+ m?s: that is "
                          r"process (\d+), which is stopped and answers once it is continued \(kill -CONT \1\)")
     with subprocess.Popen([*ALONE, MISTAKES, "far-stopped"], env=environment("ring"), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                           stderr=subprocess.DEVNULL) as process:
@@ -272,7 +273,7 @@ def test_another_user_hears_what_a_nak_says():
         # The tool, as root, may look at both; the process itself may not.
         told, = [one["cause"] for one in run.told if one["pid"] == run.near] or [None]
         assert told and re.search(fr"{NEAR}{WRITE}: {QP}.* refused it \(remote access error", told), run.told
-        assert "lkey" not in told, told
+        assert "an lkey was given" not in told, told
 
 
 for mistake_name, expected in EXPECTED.items():
