@@ -108,7 +108,7 @@ static bool losses_of_qp(const struct view *view, struct out *out, const struct 
                          .what = "SRQ receive of a partly received message",
                          .whats = "SRQ receives of partly received messages"};
     uint32_t events = qp->events.raised - qp->events.reported;
-    struct words cause = {.length = 0};
+    struct words cause = {.length = 0}, waits = {.length = 0};
     unsigned reported = 0;
 
     collect_sends(view, qp, &sends);
@@ -143,6 +143,10 @@ static bool losses_of_qp(const struct view *view, struct out *out, const struct 
                  "to get such receives flushed, move the QP (which uses an SRQ) to ERR first and wait for "
                  "IBV_EVENT_QP_LAST_WQE_REACHED before ibv_destroy_qp");
     describe_loss(out, &sends);
+    if (sends.ids.total && words_add_sender(view, &waits, object)) {
+        out_string(out, "sends_wait", waits.text);
+        out_line(out, 1, "%s", waits.text);
+    }
     describe_completions(out, &completions);
     describe_loss(out, &receives);
     out_number(out, "unread_events", events);

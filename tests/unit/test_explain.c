@@ -500,7 +500,7 @@ static void losses_of_each_kind(void **state)
     assert_null(losses(OBJECT_QP, 0));
     assert_null(losses(OBJECT_CQ, 0));
     assert_null(losses(OBJECT_SRQ, 0));
-    post(3, 1);
+    post(3, 1)->waiting = SENDER_WAITS_IN_SQD;
     fixture_send(qp, 2)->wr_id = 200;
     qp->receive.posted = 2;
     qp->events.raised = 1;
@@ -512,6 +512,7 @@ static void losses_of_each_kind(void **state)
                     "ibv_destroy_qp(QP 0x000012 \"fixture\") discarded 3 outstanding sends, 1 "
                     "unpolled completion, 2 unused receives, 1 unread event (QP state RTS)");
     assert_contains(out.text, "outstanding sends: wr_id 100, 101, 200\n");
+    assert_contains(out.text, "\n    3 outstanding sends: the QP is in SQD");
     assert_contains(out.text, "it reports success: harmless, unless the program waits for it\n");
     f->cqs[0].armed = CQ_ARMED_ANY;
     assert_contains(losses(OBJECT_CQ, 0),
