@@ -110,7 +110,7 @@ static double turn(uint32_t among, int waits)
 
     for (unsigned i = 0; i < TOUCHES; i++)
         touch(draw(among), waits);
-    return (double)(thread_ns() - began) / TOUCHES;
+    return (double)(thread_ns() - began) / (double)TOUCHES;
 }
 
 int main(int argc, char **argv)

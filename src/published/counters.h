@@ -118,7 +118,8 @@ static inline void traffic_sum_add(struct traffic_sum *sum, const struct traffic
 
     counter_add(&sum->packets_sent, from->packets_sent);
     counter_add(&sum->packets_received, from->packets_received);
-    traffic_counts_add(traffic->requested[0], from->traffic.requested[0], TRAFFIC_WAYS * TRAFFIC_KINDS);
+    traffic_counts_add(traffic->requested[0], from->traffic.requested[0],
+                       (unsigned)TRAFFIC_WAYS * TRAFFIC_KINDS);
     traffic_counts_add(traffic->executed, from->traffic.executed, TRAFFIC_KINDS);
     counter_add(&traffic->packets_sent, from->traffic.packets_sent);
     counter_add(&traffic->packets_received, from->traffic.packets_received);
