@@ -400,32 +400,74 @@ static const struct view *find_answerer(const struct view *view, const struct id
     return NULL;
 }
 
+/* A process of this host that listens where the request goes, and has others that are unread. Only if both ends have one
+ * address: else the request may go to another host. */
+static const struct view *find_listener(const struct view *view, const struct id_record *id,
+                                        uint32_t *ret_unread)
+{
+    bool here = memcmp(id->destination, id->source, sizeof(id->source)) == 0;
+    const struct view *there;
+    struct id_record first;
+
+    for (unsigned i = 0; here && view->find_process && (there = view->find_process(i)) != NULL; i++) {
+        struct view_walk walk = view_walk(there, &there->header.ids);
+        struct id_record record;
+        uint32_t number;
+
+        while (view_next(&walk, &number, &record)) {
+            if (record.state == OBJECT_FREE || record.phase != ID_LISTENING ||
+                record.source_port != id->destination_port)
+                continue;
+            *ret_unread = unread_requests(there, record.source_port, &first);
+            if (*ret_unread)
+                return there;
+        }
+    }
+    return NULL;
+}
+
+static pid_t pid_of(const struct view *view)
+{
+    return view->pid ? view->pid : (pid_t)view->header.pid;
+}
+
 static void describe_connecting(const struct view *view, struct out *out, const struct object *object,
                                 struct words *words)
 {
     struct id_record answerer;
-    const struct view *there = find_answerer(view, &object->id, &answerer);
+    const struct view *there = find_answerer(view, &object->id, &answerer), *listener = NULL;
+    uint32_t unread = 0;
 
-    words_add(words, "%s waits for the answer to its connection request: ", object_label(view, object).text);
     if (!there)
+        listener = find_listener(view, &object->id, &unread);
+    words_add(words, "%s waits for the answer to its connection request: ", object_label(view, object).text);
+    if (!there && !listener)
         words_add(words, "none has come from ");
-    else if (there->header.pid == view->header.pid)
+    else if ((there ? there : listener)->header.pid == view->header.pid)
         words_add(words, "this process, which listens at ");
     else
-        words_add(words, "process %d, which listens at ", (int)(there->pid ? there->pid : there->header.pid));
+        words_add(words, "process %d, which listens at ", (int)pid_of(there ? there : listener));
     add_place(words, object->id.destination, object->id.destination_port);
+    if (listener)
+        words_add(words,
+                  ", has not taken it: it has %u unread connection request%s, and its backlog (rdma_listen) "
+                  "may be full",
+                  unread, unread == 1 ? "" : "s");
     if (there)
         words_add(words, ", has %s",
                   answerer.given ? "read it and called neither rdma_accept() nor rdma_reject()"
                                  : "not read it (rdma_get_cm_event)");
     explanation_begin(view, out, "hang", words->text);
     out_string(out, "hang", "connecting");
-    if (!there) {
+    if (listener) {
+        out_signed(out, "listener_pid", pid_of(listener));
+        out_line(out, 1, "it has to read requests (rdma_get_cm_event), and accept or reject them");
+    } else if (!there) {
         out_line(out, 1,
                  "check that a process listens there and is not stopped, and, on another host, that "
                  "the network lets UDP port 4791 through");
     } else {
-        out_signed(out, "answerer_pid", there->pid ? there->pid : there->header.pid);
+        out_signed(out, "answerer_pid", pid_of(there));
         out_bool(out, "request_read", answerer.given != 0);
     }
 }

@@ -418,20 +418,15 @@ static void expect(struct rdma_event_channel *channel, enum rdma_cm_event_type t
     REQUIRE(rdma_ack_cm_event(event) == 0);
 }
 
-static void call(int socket)
+static void connect_to(struct rdma_event_channel *channel, uint16_t port)
 {
     struct ibv_qp_init_attr attributes = {
         .cap = {.max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1},
         .qp_type = IBV_QPT_RC};
     struct rdma_conn_param param = {.responder_resources = 1, .initiator_depth = 1, .retry_count = 7};
-    struct rdma_event_channel *channel = rdma_create_event_channel();
-    struct sockaddr_in address;
+    struct sockaddr_in address = loopback(port);
     struct rdma_cm_id *id;
-    uint16_t port;
-    char word = 0;
 
-    REQUIRE(recv(socket, &port, sizeof(port), MSG_WAITALL) == sizeof(port));
-    address = loopback(port);
     REQUIRE(channel && rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0);
     REQUIRE(rdma_resolve_addr(id, NULL, (struct sockaddr *)&address, 5000) == 0);
     expect(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
@@ -439,11 +434,33 @@ static void call(int socket)
     expect(channel, RDMA_CM_EVENT_ROUTE_RESOLVED);
     REQUIRE(rdma_create_qp(id, NULL, &attributes) == 0);
     REQUIRE(rdma_connect(id, &param) == 0);
+}
+
+/* So often, one after the other, and waits for an answer. */
+static void call_times(int socket, unsigned times)
+{
+    struct rdma_event_channel *channel = rdma_create_event_channel();
+    uint16_t port;
+    char word = 0;
+
+    REQUIRE(recv(socket, &port, sizeof(port), MSG_WAITALL) == sizeof(port));
+    while (times--)
+        connect_to(channel, port);
     REQUIRE(write(socket, &word, 1) == 1);
     expect(channel, RDMA_CM_EVENT_ESTABLISHED);
 }
 
-static struct rdma_event_channel *listen_and_be_called(void)
+static void call(int socket)
+{
+    call_times(socket, 1);
+}
+
+static void call_twice(int socket)
+{
+    call_times(socket, 2);
+}
+
+static struct rdma_event_channel *listen_and_be_called(void (*caller)(int socket))
 {
     struct rdma_event_channel *channel;
     struct sockaddr_in address = loopback(0);
@@ -451,7 +468,7 @@ static struct rdma_event_channel *listen_and_be_called(void)
     uint16_t port;
     char word;
 
-    fork_peer(call);
+    fork_peer(caller);
     channel = rdma_create_event_channel();
     REQUIRE(channel && rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0);
     REQUIRE(rdma_bind_addr(id, (struct sockaddr *)&address) == 0);
@@ -465,14 +482,21 @@ static struct rdma_event_channel *listen_and_be_called(void)
 /* The mistake: the thread that reads the channel is busy with something else. */
 static void request_unread(void)
 {
-    listen_and_be_called();
+    listen_and_be_called(call);
+    announce_and_stay();
+}
+
+/* The same, and its backlog is 1: a second request is not taken. */
+static void backlog_full(void)
+{
+    listen_and_be_called(call_twice);
     announce_and_stay();
 }
 
 /* The mistake: the request is put aside. */
 static void request_put_aside(void)
 {
-    struct rdma_event_channel *channel = listen_and_be_called();
+    struct rdma_event_channel *channel = listen_and_be_called(call);
     struct rdma_cm_event *event;
 
     REQUIRE(rdma_get_cm_event(channel, &event) == 0);
@@ -495,6 +519,7 @@ static const struct situation situations[] = {
     {"peer-stopped-of-many", peer_stopped_of_many},
     {"async-event-unread", async_event_unread},
     {"request-unread", request_unread},
+    {"backlog-full", backlog_full},
     {"request-put-aside", request_put_aside},
 };
 

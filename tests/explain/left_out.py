@@ -28,7 +28,7 @@ REASONS = {
         "lost-wake-up": UNREAD, "notify-once": UNREAD, "notify-never": UNREAD, "only-solicited": UNREAD,
         "poll-not-ended": NO_EXTENDED_CQ, "poll-held": NO_EXTENDED_CQ,
         "never-signaled": OWN_QUEUE, "no-receive-posted": PEER, "srq-ran-dry": PEER, "peer-stopped": PEER, "peer-stopped-of-many": PEER,
-        "async-event-unread": UNREAD, "request-unread": UNREAD, "request-put-aside": LIBRDMACM,
+        "async-event-unread": UNREAD, "request-unread": UNREAD, "backlog-full": UNREAD, "request-put-aside": LIBRDMACM,
     },
     "refused": {
         "no-such-gid": "which GIDs a port has the adapter knows", "gid-of-other-family": "which GIDs a port has the adapter knows",

@@ -107,6 +107,9 @@ CAUSES = {
                        r"127.0.0.1 port \d+, [\d.]+ m?s ago$",
                        r"^cm_id \d+ .* waits for the answer to its connection request: process {pid}, which listens at 127.0.0.1 port \d+, "
                        r"has not read it \(rdma_get_cm_event\)$"),
+    "backlog-full": (r"^cm_id \d+ from 127.0.0.1 port \d+ listens and has 1 unread connection request \(rdma_get_cm_event\): from ",
+                     r"^cm_id \d+ .* waits for the answer to its connection request: process {pid}, which listens at 127.0.0.1 port \d+, has not "
+                     r"taken it: it has 1 unread connection request, and its backlog \(rdma_listen\) may be full$"),
     "request-put-aside": (r"^cm_id \d+ .*: its connection request was read, and is neither accepted nor rejected",
                           r"^cm_id \d+ .* waits for the answer to its connection request: process {pid}, which listens at 127.0.0.1 port \d+, "
                           r"has read it and called neither rdma_accept\(\) nor rdma_reject\(\)$"),
