@@ -19,7 +19,7 @@ void explanation_begin(const struct view *view, struct out *out, const char *wha
     out_keep_room(out, HEAD_ROOM);
     out_begin(out, NULL);
     out_string(out, "explanation", what);
-    out_signed(out, "pid", view->pid ? view->pid : view->header.pid);
+    out_signed(out, "pid", view_pid(view));
     out_string(out, "program", program);
     out_string(out, "cause", cause);
     out_line(out, 0, "%s", cause);

@@ -32,7 +32,7 @@ static void add_end(struct words *words, const struct checking *checking, const 
 {
     words_add(words, "QP 0x%06x", object_qpn(&end->qp));
     if (with_process)
-        words_add(words, " of process %d", (int)(end->view->pid ? end->view->pid : end->view->header.pid));
+        words_add(words, " of process %d", (int)view_pid(end->view));
 }
 
 static __attribute__((format(printf, 7, 8))) void report(struct checking *checking, enum severity severity,

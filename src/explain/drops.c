@@ -253,11 +253,6 @@ struct search {
 };
 
 /* The sender's QP, if it is one of this view; where and what: who dropped, and why. */
-static int shown_pid(const struct view *view)
-{
-    return (int)(view->pid ? view->pid : view->header.pid);
-}
-
 static void tell_one(struct search *search, const struct view *view, const struct drop_record *drop,
                      const char *reason, uint32_t qpn, const struct words *where, const struct words *why)
 {
@@ -274,7 +269,7 @@ static void tell_one(struct search *search, const struct view *view, const struc
     words_add(&cause, ")");
     explanation_begin(sender, search->out, "drops", cause.text);
     describe_sample(view, search->out, reason, drop);
-    out_signed(search->out, "dropped_by_pid", shown_pid(view));
+    out_signed(search->out, "dropped_by_pid", view_pid(view));
     out_number(search->out, "dropped_by_qpn", qpn);
     object_describe(sender, search->out, "object", 1, &from, STACK_LINES);
     explanation_end(search->out);
@@ -285,7 +280,7 @@ static bool tell_sender(const struct view *view, const struct object *object, vo
 {
     struct words where = {.length = 0};
 
-    words_add(&where, "QP 0x%06x of process %d", object_qpn(object), shown_pid(view));
+    words_add(&where, "QP 0x%06x of process %d", object_qpn(object), (int)view_pid(view));
     for (unsigned i = 0; i < DROP_REASONS; i++) {
         const struct drop_record *drop = &object->rare.drops[i];
         struct words why = {.length = 0};
@@ -313,7 +308,7 @@ unsigned explain_host_drops(const struct view *view, struct out *out)
         add_count(there, &cause, drop, "request");
         words_add(&cause, ": no process of it owns QP 0x%06x (", drop->seen);
         add_sender(&cause, drop);
-        words_add(&cause, ", seen by process %d)", shown_pid(there));
+        words_add(&cause, ", seen by process %d)", (int)view_pid(there));
         explanation_begin(view, out, "drops", cause.text);
         describe_sample(there, out, "request_to_nobody", drop);
         explanation_end(out);
@@ -334,7 +329,7 @@ unsigned explain_far_drops(const struct view *view, struct out *out)
         if (memcmp(there->header.instance, view->header.instance, sizeof(view->header.instance)) == 0)
             continue;
         objects_for_each(there, 1u << OBJECT_QP, tell_sender, &search);
-        words_add(&where, "process %d", shown_pid(there));
+        words_add(&where, "process %d", (int)view_pid(there));
         add_missing(there, &why, unknown->seen);
         tell_one(&search, there, unknown, "unknown_qpn", unknown->seen, &where, &why);
     }

@@ -309,18 +309,26 @@ static void describe_stopped(const struct view *view, struct out *out, const str
 
 /* --- ids -------------------------------------------------------------------------------------------------- */
 
+static bool next_at_port(struct view_walk *walk, uint16_t port, struct id_record *ret)
+{
+    uint32_t number;
+
+    while (view_next(walk, &number, ret)) {
+        if (ret->state != OBJECT_FREE && ret->source_port == port)
+            return true;
+    }
+    return false;
+}
+
 /* Requests for a listener that the program has not read; those of ids that it has not got yet. */
 static uint32_t unread_requests(const struct view *view, uint16_t port, struct id_record *ret_first)
 {
     struct view_walk walk = view_walk(view, &view->header.ids);
     struct id_record record;
-    uint32_t number, count = 0;
+    uint32_t count = 0;
 
-    while (view_next(&walk, &number, &record)) {
-        if (record.state == OBJECT_FREE || record.given || record.phase != ID_CONNECTING ||
-            record.source_port != port)
-            continue;
-        if (count++ == 0)
+    while (next_at_port(&walk, port, &record)) {
+        if (!record.given && record.phase == ID_CONNECTING && count++ == 0)
             *ret_first = record;
     }
     return count;
@@ -384,17 +392,11 @@ static const struct view *find_answerer(const struct view *view, const struct id
 
     for (unsigned i = 0; view->find_process && (there = view->find_process(i)) != NULL; i++) {
         struct view_walk walk = view_walk(there, &there->header.ids);
-        struct id_record record;
-        uint32_t number;
 
-        while (view_next(&walk, &number, &record)) {
-            if (record.state == OBJECT_FREE || record.source_port != id->destination_port)
-                continue;
-            if (record.phase == ID_CONNECTING && record.destination_port == id->source_port &&
-                memcmp(record.destination, id->source, sizeof(record.destination)) == 0) {
-                *ret = record;
+        while (next_at_port(&walk, id->destination_port, ret)) {
+            if (ret->phase == ID_CONNECTING && ret->destination_port == id->source_port &&
+                memcmp(ret->destination, id->source, sizeof(ret->destination)) == 0)
                 return there;
-            }
         }
     }
     return NULL;
@@ -407,46 +409,40 @@ static const struct view *find_listener(const struct view *view, const struct id
 {
     bool here = memcmp(id->destination, id->source, sizeof(id->source)) == 0;
     const struct view *there;
-    struct id_record first;
+    struct id_record record;
 
     for (unsigned i = 0; here && view->find_process && (there = view->find_process(i)) != NULL; i++) {
         struct view_walk walk = view_walk(there, &there->header.ids);
-        struct id_record record;
-        uint32_t number;
 
-        while (view_next(&walk, &number, &record)) {
-            if (record.state == OBJECT_FREE || record.phase != ID_LISTENING ||
-                record.source_port != id->destination_port)
+        while (next_at_port(&walk, id->destination_port, &record)) {
+            if (record.phase != ID_LISTENING)
                 continue;
-            *ret_unread = unread_requests(there, record.source_port, &first);
+            *ret_unread = unread_requests(there, id->destination_port, &record);
             if (*ret_unread)
                 return there;
+            break;
         }
     }
     return NULL;
-}
-
-static pid_t pid_of(const struct view *view)
-{
-    return view->pid ? view->pid : (pid_t)view->header.pid;
 }
 
 static void describe_connecting(const struct view *view, struct out *out, const struct object *object,
                                 struct words *words)
 {
     struct id_record answerer;
-    const struct view *there = find_answerer(view, &object->id, &answerer), *listener = NULL;
+    const struct view *there = find_answerer(view, &object->id, &answerer), *listener = NULL, *at;
     uint32_t unread = 0;
 
     if (!there)
         listener = find_listener(view, &object->id, &unread);
+    at = there ? there : listener;
     words_add(words, "%s waits for the answer to its connection request: ", object_label(view, object).text);
-    if (!there && !listener)
+    if (!at)
         words_add(words, "none has come from ");
-    else if ((there ? there : listener)->header.pid == view->header.pid)
+    else if (at->header.pid == view->header.pid)
         words_add(words, "this process, which listens at ");
     else
-        words_add(words, "process %d, which listens at ", (int)pid_of(there ? there : listener));
+        words_add(words, "process %d, which listens at ", (int)view_pid(at));
     add_place(words, object->id.destination, object->id.destination_port);
     if (listener)
         words_add(words,
@@ -460,14 +456,14 @@ static void describe_connecting(const struct view *view, struct out *out, const 
     explanation_begin(view, out, "hang", words->text);
     out_string(out, "hang", "connecting");
     if (listener) {
-        out_signed(out, "listener_pid", pid_of(listener));
+        out_signed(out, "listener_pid", view_pid(listener));
         out_line(out, 1, "it has to read requests (rdma_get_cm_event), and accept or reject them");
     } else if (!there) {
         out_line(out, 1,
                  "check that a process listens there and is not stopped, and, on another host, that "
                  "the network lets UDP port 4791 through");
     } else {
-        out_signed(out, "answerer_pid", pid_of(there));
+        out_signed(out, "answerer_pid", view_pid(there));
         out_bool(out, "request_read", answerer.given != 0);
     }
 }

@@ -266,7 +266,7 @@ void explain_list(const struct view *view, struct out *out, bool all)
     listed_children(view, NO_OBJECT, &children);
     printable(program, header->program, sizeof(header->program));
     out_begin(out, NULL);
-    out_signed(out, "pid", view->pid ? view->pid : header->pid);
+    out_signed(out, "pid", view_pid(view));
     out_bool(out, "pid_visible", view->pid != 0);
     out_signed(out, "pid_in_namespace", header->pid);
     out_number(out, "uid", header->uid);

@@ -43,6 +43,12 @@ struct view {
     uint32_t stamp;
 };
 
+/* By which we see the process, or it sees itself where we do not. */
+static inline pid_t view_pid(const struct view *view)
+{
+    return view->pid ? view->pid : (pid_t)view->header.pid;
+}
+
 /* A segment that is mapped, fd: of its tables, or -1. 0; -EPROTO: no segment of ours, or a damaged one; -EPROTONOSUPPORT: of
  * another version. */
 int view_open(struct view *ret_view, const void *base, uint64_t size, int fd, pid_t pid);
