@@ -360,19 +360,6 @@ int qp_bind_window(struct qp *qp, struct mw *mw, const struct ibv_mw_bind *bind)
     return post_end(qp, error, more);
 }
 
-/* num_sge: that of the work request. */
-static inline void fill_receive(struct recv_wqe *wqe, const struct ibv_recv_wr *wr, uint32_t num_sge,
-                                uint32_t stamp)
-{
-    wqe->wr_id = wr->wr_id;
-    wqe->num_sge = num_sge;
-    wqe->stamp = stamp;
-    if (likely(num_sge == 1))
-        memcpy(wqe->sge, wr->sg_list, sizeof(struct wqe_sge));
-    else
-        copy_if_any(wqe->sge, wr->sg_list, num_sge * sizeof(struct wqe_sge));
-}
-
 /* Any list, in any state. The QP's lock is held, and released. */
 static __attribute__((noinline)) int post_receives(struct qp *qp, struct ibv_recv_wr *wr,
                                                    struct ibv_recv_wr **bad_wr)
@@ -391,7 +378,7 @@ static __attribute__((noinline)) int post_receives(struct qp *qp, struct ibv_rec
         if (unlikely(error))
             break;
         /* After the check of the depth: a queue of depth 0 has no ring. */
-        fill_receive(qp_receive_at(qp, posted++), wr, (uint32_t)wr->num_sge, stamp);
+        recv_wqe_fill(qp_receive_at(qp, posted++), wr, (uint32_t)wr->num_sge, stamp);
     }
     if (unlikely(error))
         *bad_wr = wr;
@@ -419,7 +406,7 @@ static inline bool post_plain_receive(struct qp *qp, const struct ibv_recv_wr *w
         posted - atomic_load_explicit(&queue->taken, memory_order_relaxed) >= queue->depth ||
         (uint32_t)qp_state(qp) - IBV_QPS_INIT > IBV_QPS_SQE - IBV_QPS_INIT || times_recorded())
         return false;
-    fill_receive(qp_receive_at(qp, posted), wr, 1, STAMP_NONE);
+    recv_wqe_fill(qp_receive_at(qp, posted), wr, 1, STAMP_NONE);
     atomic_store_explicit(&queue->posted, posted + 1, memory_order_release);
     return true;
 }

@@ -32,6 +32,19 @@ static inline void copy_if_any(void *to, const void *from, size_t length)
         memcpy(to, from, length);
 }
 
+/* A receive as the program posts it; num_sge: that of the work request, which fits the queue. */
+static inline void recv_wqe_fill(struct recv_wqe *wqe, const struct ibv_recv_wr *wr, uint32_t num_sge,
+                                 uint32_t stamp)
+{
+    wqe->wr_id = wr->wr_id;
+    wqe->num_sge = num_sge;
+    wqe->stamp = stamp;
+    if (likely(num_sge == 1))
+        memcpy(wqe->sge, wr->sg_list, sizeof(struct wqe_sge));
+    else
+        copy_if_any(wqe->sge, wr->sg_list, num_sge * sizeof(struct wqe_sge));
+}
+
 /* qp_ports.c: the functions that transport calls, filled in by qp_ports_install(). */
 extern struct transport_ports qp_transport_ports;
 /* Before a connected QP stops: receives the packets that have arrived. No lock held, inside a rundown

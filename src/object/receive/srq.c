@@ -11,6 +11,7 @@
 #include "base/types.h"
 #include "object/destroyed.h"
 #include "object/ports.h"
+#include "object/qp/qp_internal.h"
 #include "segment/provenance.h"
 
 /* A power of two; one less is granted, as for a CQ. So a CQ created with the same number holds a completion for
@@ -289,11 +290,7 @@ static int post_one(struct srq *srq, const struct ibv_recv_wr *wr, uint32_t stam
     if (unlikely(waiting(srq) >= srq->record->max_wr))
         return refused_of(refuse(-ENOMEM, REFUSAL_FULL, "SRQ", srq->record->max_wr, srq->record->max_wr, 0),
                           OBJECT_SRQ, srq->number);
-    wqe->wr_id = wr->wr_id;
-    wqe->num_sge = (uint32_t)wr->num_sge;
-    wqe->stamp = stamp;
-    for (int i = 0; i < wr->num_sge; i++)
-        wqe->sge[i] = (struct wqe_sge){wr->sg_list[i].addr, wr->sg_list[i].length, wr->sg_list[i].lkey};
+    recv_wqe_fill(wqe, wr, (uint32_t)wr->num_sge, stamp);
     atomic_store_explicit(&srq->record->posted, posted + 1, memory_order_release);
     return 0;
 }

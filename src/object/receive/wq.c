@@ -492,11 +492,7 @@ static int post_one(struct wq *wq, const struct ibv_recv_wr *wr, uint32_t stamp)
         return refuse_range("num_sge", wr->num_sge, 0, queue->max_sge);
     if (unlikely(waiting(wq) >= queue->depth))
         return refuse(-ENOMEM, REFUSAL_FULL, "WQ", queue->depth, queue->depth, 0);
-    wqe->wr_id = wr->wr_id;
-    wqe->num_sge = (uint32_t)wr->num_sge;
-    wqe->stamp = stamp;
-    for (int i = 0; i < wr->num_sge; i++)
-        wqe->sge[i] = (struct wqe_sge){wr->sg_list[i].addr, wr->sg_list[i].length, wr->sg_list[i].lkey};
+    recv_wqe_fill(wqe, wr, (uint32_t)wr->num_sge, stamp);
     atomic_store_explicit(&queue->posted, posted + 1, memory_order_release);
     return 0;
 }
