@@ -9,7 +9,6 @@
 
 #include "base/fd.h"
 #include "base/maps.h"
-#include "base/refusal.h"
 
 #define STATUS_SIZE  4096u
 #define CAP_IPC_LOCK 14
@@ -80,51 +79,22 @@ void words_add_no_memory(struct words *words, const struct pin_limit *pins, uint
                   none_left);
 }
 
-/* REFUSAL_UNSAID: all pages are mapped with these permissions. *ret_page: which one is not. -errno: the mappings cannot be
- * read. */
-static int find_page(uintptr_t first, size_t length, bool write, uintptr_t *ret_page,
-                     enum refusal_form *ret_form)
-{
-    uintptr_t next = first, end;
-    struct mapping mapping;
-    struct maps maps;
-    int error = __builtin_add_overflow(first, length, &end) ? -EINVAL : maps_open(&maps);
-
-    *ret_form = REFUSAL_UNSAID;
-    if (error)
-        return error;
-    while (next < end && *ret_form == REFUSAL_UNSAID) {
-        error = maps_find(&maps, next, &mapping);
-        if (error && error != -ENOENT)
-            break;
-        if (error || mapping.start > next)
-            *ret_form = REFUSAL_UNMAPPED;
-        else if (!mapping.readable)
-            *ret_form = REFUSAL_UNREADABLE;
-        else if (write && !mapping.writable)
-            *ret_form = REFUSAL_UNWRITABLE;
-        else
-            next = mapping.end;
-        error = 0;
-    }
-    maps_close(&maps);
-    *ret_page = next;
-    return error;
-}
-
 void words_add_unpinned(struct words *words, uintptr_t address, size_t length, bool write)
 {
-    enum refusal_form form;
-    uintptr_t page;
+    uintptr_t end;
+    struct maps maps;
+    int error = __builtin_add_overflow(address, length, &end) ? -EINVAL : maps_open(&maps);
 
-    if (find_page(address, length, write, &page, &form) != 0)
-        words_add(words,
-                  ": one of its pages is not mapped, lacks a permission that the access flags need, or "
-                  "cannot be pinned by the kernel");
-    else if (form != REFUSAL_UNSAID)
-        refuse(-EFAULT, form, "addr", (int64_t)page, address, length);
-    else
+    if (!error) {
+        error = maps_check(&maps, address, end, write, NULL);
+        maps_close(&maps);
+    }
+    if (!error)
         words_add(words, ": all its pages are mapped with the permissions that are needed, but the kernel "
                          "cannot pin them: memory of a GPU needs a peer-memory module (nvidia_peermem) or "
                          "ibv_reg_dmabuf_mr(), and memory mapped from a device cannot be registered");
+    else if (error != -EFAULT)
+        words_add(words,
+                  ": one of its pages is not mapped, lacks a permission that the access flags need, or "
+                  "cannot be pinned by the kernel");
 }

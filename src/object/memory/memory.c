@@ -14,7 +14,6 @@
 
 #include "base/maps.h"
 #include "base/newer_kernel.h"
-#include "base/refusal.h"
 #include "base/sys.h"
 
 static _Atomic bool expects_copies;
@@ -30,36 +29,15 @@ bool memory_expects_copies(void)
     return atomic_load_explicit(&expects_copies, memory_order_relaxed);
 }
 
-/* The first byte of the page, or of the range. */
-static cold_path int refuse_page(enum refusal_form form, uintptr_t at, uintptr_t first, uintptr_t end)
+static int walk(struct maps *maps, uintptr_t first, uintptr_t end, bool write, struct memory_file *file)
 {
-    return refuse(-EFAULT, form, "addr", (int64_t)at, first, end - first);
-}
+    struct mapping mapping = {0};
+    int error = maps_check(maps, first, end, write, file ? &mapping : NULL);
 
-/* Each mapping must begin where the one before ended. 0, -EFAULT, or another error if the mappings cannot be
- * read. */
-static int walk(struct maps *maps, uintptr_t next, uintptr_t end, bool write, struct memory_file *file)
-{
-    const uintptr_t first = next;
-
-    while (next < end) {
-        struct mapping mapping;
-        int error = maps_find(maps, next, &mapping);
-
-        if (error)
-            return error == -ENOENT ? refuse_page(REFUSAL_UNMAPPED, next, first, end) : error;
-        if (mapping.start > next)
-            return refuse_page(REFUSAL_UNMAPPED, next, first, end);
-        if (!mapping.readable)
-            return refuse_page(REFUSAL_UNREADABLE, next, first, end);
-        if (write && !mapping.writable)
-            return refuse_page(REFUSAL_UNWRITABLE, next, first, end);
-        if (file && next == first && mapping.shared && mapping.end >= end)
-            *file = (struct memory_file){mapping.device_major, mapping.device_minor, mapping.inode,
-                                         mapping.offset + (first - mapping.start)};
-        next = mapping.end;
-    }
-    return 0;
+    if (!error && mapping.shared && mapping.end >= end)
+        *file = (struct memory_file){mapping.device_major, mapping.device_minor, mapping.inode,
+                                     mapping.offset + (first - mapping.start)};
+    return error;
 }
 
 static int check(uintptr_t address, size_t length, bool write, struct memory_file *file,
