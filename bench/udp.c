@@ -4,7 +4,11 @@
  * arrives; and one packet going to and fro between two who poll. The sockets are what whoever speaks RoCEv2
  * through sockets needs: those that send are unconnected, those that receive tell who sent it to which
  * address. What RoCEv2 adds to that is the rest. With --between the two are in network namespaces of their
- * own, by the names that ip-netns(8) gives them. */
+ * own, by the names that ip-netns(8) gives them.
+ *
+ * --checked: the stream as RC over such sockets cannot do with less. The sender computes the ICRC of each packet, the
+ * receiver checks it, copies the payload to its place in a message and acknowledges what a system call has brought, and
+ * no more is under way than a window. Nothing is lost, queued, looked up or completed. */
 #include "common.h"
 
 #include <arpa/inet.h>
@@ -19,6 +23,10 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "wire/codec.h"
+#include "wire/icrc.h"
+#include "wire/ipudp.h"
 
 #ifndef UDP_SEGMENT
 #define UDP_SEGMENT 103
@@ -35,6 +43,9 @@ enum {
     BATCH = 4, /* datagrams per system call */
     BUFFER = 4 << 20,
     LENGTH_OF_STOP = 1,
+    OVERHEAD = BTH_LENGTH + ICRC_LENGTH,
+    MESSAGE = 1 << 20,
+    WINDOW = 128, /* packets, as transport's largest window */
 };
 static const uint64_t STREAM_NS = 300000000;
 
@@ -240,6 +251,85 @@ static void count_stream(struct side *side)
     send_one(side, &gbps, sizeof(gbps));
 }
 
+/* --- checked stream --------------------------------------------------------------------------------- */
+
+static const struct icrc_path path = {.source_port = 50000, .destination_port = ROCE_UDP_PORT};
+
+static void wait_for_room(struct side *side, uint64_t sent, unsigned packets, uint64_t *acknowledged)
+{
+    do {
+        uint64_t count;
+
+        while (recv(side->receiver, &count, sizeof(count), MSG_DONTWAIT) == sizeof(count))
+            *acknowledged = count;
+    } while (sent + packets - *acknowledged > WINDOW);
+}
+
+/* GB/s of payload. The packets lie where they are sent from: a sender that copies them there does more. */
+static double stream_checked(struct side *side)
+{
+    enum { SIZE = PACKET + OVERHEAD, PACKETS = DATAGRAM / SIZE, MESSAGES = MESSAGE / PACKET / PACKETS };
+    static uint8_t message[MESSAGES][PACKETS][SIZE];
+    uint64_t sent = 0, acknowledged = 0, began = now_ns(), took;
+
+    set(side->sender, IPPROTO_UDP, UDP_SEGMENT, SIZE);
+    do {
+        uint8_t(*packets)[SIZE] = message[sent / PACKETS % MESSAGES];
+
+        for (unsigned i = 0; i < PACKETS; i++)
+            icrc_store(icrc_of(&path, packets[i], SIZE), packets[i] + SIZE - ICRC_LENGTH);
+        wait_for_room(side, sent, PACKETS, &acknowledged);
+        send_one(side, packets, sizeof(message[0]));
+        sent += PACKETS;
+        took = now_ns() - began;
+    } while (took < STREAM_NS);
+    wait_for_room(side, sent, WINDOW, &acknowledged);
+    took = now_ns() - began;
+    set(side->sender, IPPROTO_UDP, UDP_SEGMENT, 0);
+    send_one(side, "", LENGTH_OF_STOP);
+    return (double)(sent * PACKET) / (double)took;
+}
+
+/* The packets of a datagram, into the message. */
+static unsigned place_packets(const uint8_t *packets, size_t length, uint64_t count)
+{
+    static uint8_t message[MESSAGE];
+    unsigned placed = 0;
+
+    for (; length >= PACKET + OVERHEAD; length -= PACKET + OVERHEAD, packets += PACKET + OVERHEAD) {
+        if (!icrc_check(&path, packets, PACKET + OVERHEAD))
+            die("ICRC");
+        memcpy(message + (count + placed++) * PACKET % MESSAGE, packets + BTH_LENGTH, PACKET);
+    }
+    return placed;
+}
+
+static void receive_checked(struct side *side)
+{
+    static struct description descriptions[BATCH];
+    struct mmsghdr headers[BATCH];
+    struct iovec vectors[BATCH];
+    uint64_t placed = 0;
+
+    for (;;) {
+        int count;
+
+        for (int i = 0; i < BATCH; i++) {
+            vectors[i] = (struct iovec){buffer[i], sizeof(buffer[i])};
+            headers[i].msg_hdr = described(&descriptions[i], &vectors[i]);
+        }
+        count = recvmmsg(side->receiver, headers, BATCH, MSG_WAITFORONE, NULL);
+        if (count < 0)
+            die("recvmmsg");
+        for (int i = 0; i < count; i++) {
+            if (headers[i].msg_len == LENGTH_OF_STOP)
+                return;
+            placed += place_packets((uint8_t *)buffer[i], headers[i].msg_len, placed);
+        }
+        send_one(side, &placed, sizeof(placed));
+    }
+}
+
 /* The word may have been said several times. */
 static void empty(struct side *side)
 {
@@ -287,6 +377,7 @@ int main(int argc, char **argv)
 {
     struct side sides[2] = {{.address.s_addr = htonl(INADDR_LOOPBACK)},
                             {.address.s_addr = htonl(INADDR_LOOPBACK)}};
+    bool checked = false;
     int turn[2], status;
     pid_t child;
 
@@ -296,9 +387,15 @@ int main(int argc, char **argv)
         argv += 5;
         argc -= 5;
     }
-    if (argc < 4) {
+    if (argc > 1 && strcmp(argv[1], "--checked") == 0) {
+        checked = true;
+        argv++;
+        argc--;
+    }
+    if (checked ? argc != 3 : argc < 4) {
         fprintf(stderr,
                 "usage: bench_udp [--between NETNS ADDRESS NETNS ADDRESS] CPU CPU SIZE...\n"
+                "       bench_udp [--between NETNS ADDRESS NETNS ADDRESS] --checked CPU CPU\n"
                 "Larger messages go in packets of %d.\n",
                 PACKET);
         return 2;
@@ -313,6 +410,8 @@ int main(int argc, char **argv)
         if (prctl(PR_SET_PDEATHSIG, SIGKILL))
             die("prctl");
         pin(atoi(argv[2]));
+        if (checked)
+            receive_checked(&sides[1]);
         for (int i = 3; i < argc; i++) {
             answer(&sides[1], packet_of(argv[i]));
             count_stream(&sides[1]);
@@ -323,6 +422,8 @@ int main(int argc, char **argv)
         _exit(0);
     }
     pin(atoi(argv[1]));
+    if (checked)
+        printf("checked gbps %.3f\n", stream_checked(&sides[0]));
     for (int i = 3; i < argc; i++) {
         size_t packet = packet_of(argv[i]);
         double latency = measure_latency(&sides[0], packet), gbps;
