@@ -57,7 +57,8 @@ static void complain(struct budget *budget, uid_t uid, uint32_t used, uint32_t l
 
     if (log_first(&budget->refused, (uint64_t)uid + 1, &unlogged))
         log_warn("limit per user reached: uid %u has %u %s, other users have %u, and this process allows %u "
-                 "in all. A user gets no more than is still free, so further ones of uid %u are refused. %s",
+                 "in all. One user may have at most as many as are then left free, so further ones of uid %u "
+                 "are refused. %s",
                  (unsigned)uid, used, budget->what, budget->used - used, limit, (unsigned)uid,
                  budget->advice);
 }

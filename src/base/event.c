@@ -61,8 +61,8 @@ int event_start(void)
     epoll_fd = sys_epoll_create();
     if (epoll_fd < 0) {
         errno = -epoll_fd;
-        log_error("cannot create the epoll descriptor of the helper thread (epoll_create1: %m): no device "
-                  "can be opened");
+        log_error("cannot create the epoll descriptor of the helper thread (epoll_create1: %m; limit: "
+                  "ulimit -n): no device can be opened");
         errno = saved;
         return epoll_fd;
     }

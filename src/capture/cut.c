@@ -100,7 +100,7 @@ static void add_fate(char *comment, const struct capture_record *record)
         [CAPTURE_TWICE] = "injected fault: the packet left twice",
         [CAPTURE_BROKEN] = "injected fault: the packet left with a wrong ICRC",
         [CAPTURE_HELD] = "injected fault: the packet left later",
-        [CAPTURE_MARKED] = "injected fault: the packet left with the ECN mark CE",
+        [CAPTURE_MARKED] = "injected fault: the packet left with the mark ECN CE",
     };
 
     if (record->fate < CAPTURE_FATES && texts[record->fate])

@@ -140,7 +140,8 @@ static void check_retries(struct checking *checking, const struct end *end)
         return;
     if (!attributes->timeout)
         report(checking, RISK, "timeout", end, NULL, NULL,
-               "timeout is 0: after a lost packet, or the end of the peer, it waits forever");
+               "timeout is 0: if the last packet or its acknowledgement is lost, or the peer ends, it waits "
+               "forever");
     else if (!attributes->retry_count)
         report(checking, RISK, "retry_cnt", end, NULL, NULL,
                "retry_cnt is 0: the first lost packet ends the connection (IBV_WC_RETRY_EXC_ERR)");
@@ -204,8 +205,8 @@ static void check_pair(struct checking *checking, const struct end *from, const 
         return;
     if (is_sending(a) && a->attributes.sq_psn != b->attributes.rq_psn)
         report(checking, WRONG, "psn", from, to, "sq_psn of each end has to be rq_psn of the other one",
-               "it sends from PSN 0x%06x on (sq_psn), and the other end expects 0x%06x (rq_psn): nothing is "
-               "accepted",
+               "it sends from PSN 0x%06x on (sq_psn), and the other end expects 0x%06x (rq_psn): none of its "
+               "requests is executed",
                a->attributes.sq_psn, b->attributes.rq_psn);
     if (!again && a->attributes.path_mtu != b->attributes.path_mtu)
         report(

@@ -242,7 +242,7 @@ static void add_silence(const struct view *view, struct words *words, const stru
             words,
             ": check that dest_qp_num and the GIDs are right at both ends, that the peer's process runs (is "
             "not stopped, hung or ended), that its QP is in RTR or RTS, and that the network lets UDP port "
-            "4791 through. What it was: softhca why on that host, if the peer runs SoftHCA");
+            "4791 through. If the peer runs SoftHCA, softhca why on that host says which it was");
     else
         words_add(words, ": check that it is in RTR or RTS, and that its dest_qp_num is this QP (softhca "
                          "check, as its user)");
@@ -322,11 +322,13 @@ static void add_length_reason(struct words *words, const struct object *qp)
     if (wanted == sizeof(uint64_t))
         words_add(words, "an atomic has %llu", wanted);
     else if (qp->qp.type == IBV_QPT_RAW_PACKET)
-        words_add(words, "has to have 14 (an Ethernet header) to %llu (the MTU of the network interface)",
+        words_add(words,
+                  "has to have 14 (an Ethernet header) to %llu (the MTU of the network "
+                  "interface and that header)",
                   wanted);
     else
         words_add(words, "may have at most %llu (%s)", wanted,
-                  qp->qp.type == IBV_QPT_UD ? "a UD message is one packet, of active_mtu of the port"
+                  qp->qp.type == IBV_QPT_UD ? "a UD message is one packet, of at most active_mtu of the port"
                                             : "max_msg_sz of ibv_query_port()");
 }
 
@@ -345,8 +347,8 @@ static const char *bind_reason(uint64_t why)
         [BIND_FLAGS] =
             ("bind_info.mw_access_flags has flags other than IBV_ACCESS_LOCAL_WRITE, _REMOTE_WRITE, "
              "_REMOTE_READ, _REMOTE_ATOMIC and _ZERO_BASED"),
-        [BIND_LOCAL_WRITE] =
-            "bind_info.mw_access_flags has remote write or atomic: bind_info.mr lacks LOCAL_WRITE",
+        [BIND_LOCAL_WRITE] = "bind_info.mw_access_flags has remote write or atomic: bind_info.mr lacks "
+                             "IBV_ACCESS_LOCAL_WRITE",
         [BIND_RANGE] = "the range of bind_info is not inside of bind_info.mr",
     };
 

@@ -141,8 +141,8 @@ static void describe_no_event(const struct view *view, struct out *out, const st
     } else if (cq->armed == CQ_UNARMED) {
         words_add(words, "ibv_req_notify_cq() was not called again after the last event");
     } else if (cq->armed == CQ_ARMED_SOLICITED) {
-        words_add(words, "the last ibv_req_notify_cq() had solicited_only set: only a solicited completion "
-                         "raises an event");
+        words_add(words, "the last ibv_req_notify_cq() had solicited_only set: only a completion with an "
+                         "error, or of a receive whose sender set IBV_SEND_SOLICITED, raises an event");
     } else {
         words_add(
             words,
@@ -160,7 +160,7 @@ static void describe_no_event(const struct view *view, struct out *out, const st
     out_line(out, 1, "a thread that sleeps on channel %u is not woken by %s; %s", cq->channel,
              count == 1 ? "it" : "them",
              cq->armed == CQ_ARMED_SOLICITED
-                 ? "pass 0 for solicited_only, or send with IBV_SEND_SOLICITED"
+                 ? "pass 0 for solicited_only, or let the peer send with IBV_SEND_SOLICITED"
                  : "poll until the CQ is empty after each ibv_req_notify_cq(), then sleep");
 }
 
@@ -235,8 +235,9 @@ static void describe_send_queue(const struct view *view, struct out *out, const 
         object->qp.send_depth - min_of(sender->posted - sender->completed, object->qp.send_depth);
 
     words_add(words,
-              "%s: its send queue is permanently full: all %u slots hold work requests without "
-              "IBV_SEND_SIGNALED",
+              "%s: its send queue is full, and stays so unless a work request fails: all %u slots hold work "
+              "requests "
+              "without IBV_SEND_SIGNALED",
               object_label(view, object).text, object->qp.send_depth);
     explanation_begin(view, out, "hang", words->text);
     out_string(out, "hang", "send_queue_full");

@@ -50,9 +50,9 @@ static const char *fate_of(enum inject_packet what)
         [INJECT_DUPLICATE] = "is sent twice",
         [INJECT_CORRUPT] = "is sent with a wrong ICRC",
         [INJECT_DELAY] = "is delayed",
-        [INJECT_REORDER] = "is sent behind later ones",
+        [INJECT_REORDER] = "is sent after later ones",
         [INJECT_RATE] = "is held back to keep to the rate",
-        [INJECT_MARK] = "is sent with the ECN mark Congestion Experienced",
+        [INJECT_MARK] = "is sent with the mark ECN CE (Congestion Experienced)",
     };
 
     return what < INJECT_PACKETS ? fates[what] : "?";

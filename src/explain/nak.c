@@ -25,7 +25,8 @@ static const char *access_flag(uint8_t opcode)
         return "IBV_ACCESS_REMOTE_READ";
     if (is_atomic(opcode))
         return "IBV_ACCESS_REMOTE_ATOMIC";
-    return opcode == WR_FLUSH ? "the access flag for FLUSH" : "IBV_ACCESS_REMOTE_WRITE";
+    return opcode == WR_FLUSH ? "IBV_ACCESS_FLUSH_GLOBAL or IBV_ACCESS_FLUSH_PERSISTENT"
+                              : "IBV_ACCESS_REMOTE_WRITE";
 }
 
 static void add_invalid_request(struct words *words, const struct object *qp)
@@ -56,7 +57,9 @@ static void add_invalid_request(struct words *words, const struct object *qp)
 static void add_remote_access(struct words *words, uint8_t opcode)
 {
     if (is_send(opcode))
-        words_add(words, ": the rkey to invalidate names no bound type 2 MW of the PD of that QP");
+        words_add(words, ": the rkey to invalidate names no bound type 2 MW of the PD of that QP (nor, where "
+                         "the peer is a "
+                         "kernel, an MR that can be invalidated)");
     else
         words_add(
             words,
@@ -115,8 +118,8 @@ void words_add_nak(struct words *words, const struct object *qp)
         break;
     }
     if (qp->qp.path.kind == PATH_WIRE)
-        words_add(words, ". What it was: softhca why on that host, if the peer runs SoftHCA");
+        words_add(words, ". If the peer runs SoftHCA, softhca why on that host says which it was");
     else
-        words_add(words, ". What it was: softhca why %d, as the user of that process",
+        words_add(words, ". softhca why %d, as the user of that process, says which it was",
                   (int)qp->qp.path.peer_pid);
 }

@@ -70,7 +70,7 @@ const char *name_send_opcode(uint32_t opcode)
         [IBV_WR_ATOMIC_CMP_AND_SWP] = "compare and swap",
         [IBV_WR_ATOMIC_FETCH_AND_ADD] = "fetch and add",
         [IBV_WR_LOCAL_INV] = "local invalidate",
-        [IBV_WR_BIND_MW] = "BIND_MW",
+        [IBV_WR_BIND_MW] = "bind MW",
         [IBV_WR_SEND_WITH_INV] = "SEND with invalidate",
         [IBV_WR_TSO] = "TSO",
         [WR_FLUSH] = "FLUSH",
@@ -146,8 +146,9 @@ const char *name_path_why(uint32_t why)
         [PATH_WHY_FORBIDDEN] =
             "no permission to read memory of the peer process (ptrace access: another user, another "
             "PID namespace, kernel.yama.ptrace_scope, or a seccomp filter)",
-        [PATH_WHY_HIDDEN] = "the peer process does not let this process read its SoftHCA state "
-                            "(PR_SET_DUMPABLE is 0, or another user)",
+        [PATH_WHY_HIDDEN] =
+            "the peer process does not let this process read its SoftHCA state "
+            "(it is of another user, or not dumpable: a setuid program, or prctl(PR_SET_DUMPABLE, 0))",
         [PATH_WHY_UNUSED] = "no MR of the peer that was accessed so far is mapped (softhca ps of the peer "
                             "process has the reason at "
                             "each MR)",
@@ -199,7 +200,7 @@ const struct network_name network_names[NETWORK_COUNTERS] = {
     {"forwarded", "Packets forwarded to other processes of this host", NULL},
     {"forwarded_here", "Packets forwarded by other processes of this host", NULL},
     {"not_sent", "Packets that the kernel refused to send", "not sent (kernel error)"},
-    {"congested", "Packets received with the ECN mark Congestion Experienced", "ECN-CE marked"},
+    {"congested", "Packets received with the mark ECN CE (Congestion Experienced)", "marked ECN CE"},
     {"cnps_received", "Congestion notification packets received", "CNPs received"},
     {"cnps_sent", "Congestion notification packets sent", "CNPs sent"},
 };

@@ -170,8 +170,9 @@ void explain_process(const struct view *view, struct out *out)
         return;
     listed_children(view, NO_OBJECT, &all);
     if (view->header.watched)
-        words_add(&cause, "idle, as far as softhca watch can see: no blocked destroy, no send without polled "
-                          "completion; unread events and unpolled completions of a NIC are not visible");
+        words_add(&cause,
+                  "idle, as far as softhca watch can see: no blocked destroy, no send without a polled "
+                  "completion; unread events and unpolled completions of a NIC are not visible");
     else if (stuck.in_error)
         words_add(
             &cause,

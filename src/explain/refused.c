@@ -94,8 +94,9 @@ static bool describe(const struct view *view, struct out *out, const struct refu
     stack_describe(view, out, "stack", 2, record->called_stack, STACK_LINES);
     if (record->form == REFUSAL_SILENT)
         out_line(out, 1,
-                 "slots are free once the completion of a later, signaled one is polled: signal at least one "
-                 "in every %llu requests",
+                 "slots become free once the completion of a later, signaled work request is polled: signal "
+                 "at least one "
+                 "in every %llu",
                  (unsigned long long)record->value);
     explanation_end(out);
     return true;

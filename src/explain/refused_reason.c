@@ -45,10 +45,11 @@ static void add_queue(struct words *words, const struct refused_record *record, 
     unsigned long long slots = (unsigned long long)record->value;
 
     if (record->form == REFUSAL_SILENT)
-        words_add(words,
-                  "the send queue is permanently full: all %llu slots hold work requests without "
-                  "IBV_SEND_SIGNALED",
-                  slots);
+        words_add(
+            words,
+            "the send queue is full, and stays so unless a work request fails: all %llu slots hold work "
+            "requests without IBV_SEND_SIGNALED",
+            slots);
     else if (!slots)
         words_add(words, "the %s has no slots: it was created with %s 0", argument, length_of(argument));
     else if (strcmp(argument, "send queue") != 0)
@@ -66,9 +67,8 @@ static void add_queue(struct words *words, const struct refused_record *record, 
             argument, slots, length_of(argument));
     else
         words_add(words,
-                  "the %s is full: of %llu slots (%s) %llu hold outstanding work requests, the others are "
-                  "free once "
-                  "the completion of a later one is polled",
+                  "the %s is full: of %llu slots (%s) %llu hold outstanding work requests, the others "
+                  "become free once the completion of a later, signaled work request is polled",
                   argument, slots, length_of(argument), (unsigned long long)record->low);
 }
 
@@ -184,11 +184,14 @@ static bool add_state_reason(struct words *words, const struct refused_record *r
         add_mask(words, record);
         return true;
     case REFUSAL_CURRENT:
-        words_add(words, "cur_qp_state says %s, but the QP is in %s", name_qp_state((uint32_t)value),
+        words_add(words, "cur_qp_state is %s, but the QP is in %s", name_qp_state((uint32_t)value),
                   name_qp_state((uint32_t)low));
         return true;
     case REFUSAL_DRAINING:
-        words_add(words, "the QP is in SQD and has outstanding sends (wait for IBV_EVENT_SQ_DRAINED)");
+        words_add(
+            words,
+            "the QP is in SQD and has outstanding sends: wait until sq_draining of ibv_query_qp() is 0, or "
+            "for IBV_EVENT_SQ_DRAINED if it was moved to SQD with en_sqd_async_notify");
         return true;
     case REFUSAL_WQ_TRANSITION:
         words_add(words, "%s to %s is not a transition of a WQ (from %s: to ", name_wq_state((uint32_t)low),

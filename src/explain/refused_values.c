@@ -169,7 +169,7 @@ static const char *limit_of(const struct refused_record *record, const char *arg
         {"responder_resources", 0, NULL, DEVICE("max_qp_rd_atom")},
         {"pkey_index", 0, NULL, "pkey_tbl_len of ibv_query_port(), less 1"},
         {"log_ind_tbl_size", 0, NULL,
-         "max_rwq_indirection_table_size of ibv_query_device_ex(), as a power of 2"},
+         "the base-2 logarithm of max_rwq_indirection_table_size of ibv_query_device_ex()"},
         {"length", 0, "ibv_alloc_dm", "max_dm_size of ibv_query_device_ex()"},
         {"private_data_len", 0, NULL, "what that CM message has room for"},
         {"timeout", 0, NULL, "an attribute of 5 bits"},

@@ -76,7 +76,7 @@ static void add_retries(struct words *words, const struct qp_record *qp)
     const struct qp_attributes *attributes = &qp->attributes;
 
     if (!attributes->timeout)
-        words_add(words, "; local ACK timeout is 0: no retry, waits forever");
+        words_add(words, "; local ACK timeout is 0: nothing is sent again for a lost answer, waits forever");
     else
         words_add(words, "; retry %u of %u",
                   attributes->retry_count - min_of(qp->sender.retries_left, attributes->retry_count),
@@ -284,8 +284,9 @@ void words_add_wait(const struct view *view, struct words *words, const struct q
         words_add(words, " is being mapped");
         return;
     case SENDER_WAITS_AFTER_LOSSES:
-        words_add(words, "requests that were sent under injected faults of packets end first: waiting for "
-                         "acknowledgements from ");
+        words_add(words,
+                  "waits until requests that were sent while packets were dropped on purpose have completed: "
+                  "waiting for acknowledgements from ");
         words_add_awaited(view, words, qp);
         return;
     case SENDER_WAITS_FOR_FENCE:

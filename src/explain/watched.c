@@ -119,11 +119,12 @@ bool explain_overpaid(const struct view *view, struct out *out, const struct obj
 
     if (!events || !object->provenance.destroying_ns)
         return false;
-    words_add(&cause,
-              "%s(%s) is blocked: %u event%s read, and %u acknowledged (%s); libibverbs waits until both "
-              "numbers are equal, and they never will be",
-              object_waiting_verb(object), object_label(view, object).text, events->reported,
-              events->reported == 1 ? " was" : "s were", events->acked, verb);
+    words_add(
+        &cause,
+        "%s(%s) is blocked: %u event%s read, and %u acknowledged (%s), which is too many: libibverbs waits "
+        "until both numbers are equal, and they never will be",
+        object_waiting_verb(object), object_label(view, object).text, events->reported,
+        events->reported == 1 ? " was" : "s were", events->acked, verb);
     explanation_begin(view, out, "blocked", cause.text);
     out_string(out, "call", object_waiting_verb(object));
     out_number(out, "read", events->reported);
@@ -172,14 +173,14 @@ bool words_add_watched_sender(const struct view *view, struct words *words, cons
     for (uint32_t i = 0; i < outstanding && send_wqe_read(view, &qp->qp, qp->qp.sender.completed + i, &wqe);
          i++)
         signaled += (wqe.flags & WQE_SIGNALED) != 0;
-    words_add(words, "%u send%s without polled completion", outstanding, outstanding == 1 ? "" : "s");
+    words_add(words, "%u send%s without a polled completion", outstanding, outstanding == 1 ? "" : "s");
     if (send_wqe_read(view, &qp->qp, qp->qp.sender.completed, &oldest) && oldest.stamp) {
         words_add(words, "%s ", outstanding == 1 ? " for" : ", the oldest for");
         words_add_duration(words, view_stamp_age(view, oldest.stamp));
     }
     if (!signaled && outstanding >= qp->qp.send_depth)
         words_add(words, ": none of them is signaled, and they fill the send queue: no completion will free "
-                         "a slot (IBV_SEND_SIGNALED), unless the NIC frees them by itself");
+                         "a slot (IBV_SEND_SIGNALED), unless the driver frees them in another way");
     else if (!signaled)
         words_add(words, ": unsignaled, so there will be none unless they fail");
     else
@@ -221,7 +222,8 @@ static bool channel_waits(const struct view *view, struct out *out, const struct
     words_add(&cause, " has waited in ibv_get_cq_event(%s) for ", object_label(view, channel).text);
     words_add_duration(&cause, view_age(view, channel->item.waiting_ns));
     if (!cqs.armed)
-        words_add(&cause, ": no event will come, because none of its %u CQs is armed (ibv_req_notify_cq)",
+        words_add(&cause,
+                  ": no event comes before one of its %u CQs is armed (ibv_req_notify_cq), and none is",
                   cqs.unarmed);
     else if (cqs.unpolled)
         words_add(

@@ -154,7 +154,7 @@ int inject_errno(const char *word, size_t length, const char **ret_nearest);
 const char *inject_errno_name(int error);
 /* Reason of a REJ by name or number; 0: neither. *ret_nearest: of the names. */
 uint16_t inject_reason(const char *word, size_t length, const char **ret_nearest);
-/* "CONSUMER"; NULL: the number has no name. */
+/* "CONSUMER_DEFINED"; NULL: the number has no name. */
 const char *inject_reason_name(uint64_t reason);
 /* Bits of enum ibv_wr_opcode that the word names, without case; 0: none. SEND, RDMA_WRITE and ATOMIC are all of their
  * kind. */

@@ -107,8 +107,8 @@ static const char *why_not_now(const struct handshake *handshake, const struct c
     *ret_logged = NULL;
     if (!ptrace_access_or_secret(handshake->socket.fd, request->secret)) {
         *ret_logged =
-            "it could not be verified that it may ptrace this process (required: both have the same "
-            "user, group, user namespace and capabilities, and this one is dumpable)";
+            "it could not be verified that it may ptrace this process (required: it is root, or both have "
+            "the same user, group, user namespace and capabilities, and this one is dumpable)";
         return "it cannot verify that softhca may ptrace it: run softhca as its user and group, in its user "
                "namespace, or as root; a setuid program always refuses";
     }
@@ -124,7 +124,7 @@ void control_receive(struct handshake *handshake, const struct control_request *
 
     if (!control) {
         why = why ? why : "the process is out of memory";
-        log_info("%s of process %d (uid %u) refused: %s",
+        log_info("request of %s, process %d (uid %u), refused: %s",
                  command_name((enum control_subject)request->subject), (int)handshake->peer.pid,
                  (unsigned)handshake->peer.uid, logged ? logged : why);
         answer(handshake->socket.fd, (enum control_subject)request->subject, CONTROL_REFUSED, why);

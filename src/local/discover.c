@@ -56,7 +56,9 @@ unsigned discover_blocks(void)
     int error = unix_names_visit(BLOCK_NAME_PREFIX, DIGITS, visit, &found);
 
     if (error)
-        log_warn("cannot discover other processes: reading /proc/net/unix: %s", strerror(-error));
+        log_warn("cannot find other processes of this host, so their QPs cannot be reached: reading "
+                 "/proc/net/unix: %s",
+                 strerror(-error));
     block_names_of_users(visit_of_user, &found);
     return found;
 }

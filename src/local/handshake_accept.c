@@ -213,7 +213,8 @@ void handshake_serve_segment_request(struct handshake *handshake)
 
 void handshake_pause_accepting(void)
 {
-    log_error("cannot accept connections: out of file descriptors or memory; next try in 100 ms");
+    log_error("cannot accept shared-memory links: out of file descriptors (ulimit -n) or memory; next try in "
+              "100 ms");
     blocks_watch(false); /* epoll would report the listeners again at once */
     names_watch(false);
     accept_again = sys_now() + ACCEPT_PAUSE;

@@ -270,7 +270,7 @@ static void socket_ready(struct event_source *source, uint32_t events)
         }
         if (length < 0 && error_may_pass(-errno)) /* the message is still there */
             break;
-        link_remove(link, true, "the peer process closed the connection");
+        link_remove(link, true, "the peer process closed it");
         return;
     }
     if (rung)
@@ -338,7 +338,8 @@ int link_install(struct link *link)
     if (files_may_be_opened(link))
         link_watch(link);
     log_info("shared-memory link to process %d (uid %u) established%s", (int)link->peer_pid,
-             (unsigned)link->peer_uid, link->may_refer ? ", large payloads copied by process_vm_readv" : "");
+             (unsigned)link->peer_uid,
+             link->may_refer ? ", large payloads by kernel copy (process_vm_readv)" : "");
     return 0;
 }
 
@@ -382,7 +383,7 @@ void link_declare_broken(struct link *link, const char *what)
 {
     if (atomic_exchange_explicit(&link->broken, true, memory_order_relaxed))
         return;
-    log_error("peer process %d (uid %u) wrote %s to the shared ring (a bug there, or an attack): link "
+    log_error("peer process %d (uid %u) wrote %s to the shared-memory ring (a bug there, or an attack): link "
               "closed, so requests to it end as if that process had ended (IBV_WC_RETRY_EXC_ERR)",
               (int)link->peer_pid, (unsigned)link->peer_uid, what);
     atomic_store_explicit(&any_broken, true, memory_order_release);

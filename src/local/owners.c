@@ -21,9 +21,10 @@
 #define QUESTIONS_EACH NS_PER_S
 #define QUESTIONS      2048u /* for all other users in that time; one user gets half (base/budget.c) */
 
-static struct budget questions = BUDGET_INIT(questions, "answers in this second about who owns a QP number",
-                                             "Its processes send from very many QP numbers, or from ones "
-                                             "that they do not own: look at those programs");
+static struct budget questions =
+    BUDGET_INIT(questions, "look-ups of the owner of a QP number answered in this second",
+                "The processes of that user send from very many QP numbers, or from ones "
+                "that they do not own: look at those programs");
 static _Atomic ns_t questions_since;
 
 void owners_after_fork_in_child(void)

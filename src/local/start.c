@@ -99,7 +99,9 @@ static int open_source(struct event_source *source, int fd)
         int error = source->fd;
 
         source->fd = -1;
-        log_error("cannot create a descriptor for the helper thread (eventfd or timerfd): %s",
+        log_error("cannot create a descriptor for the helper thread (eventfd or timerfd): %s (limit: ulimit "
+                  "-n): no "
+                  "device can be opened",
                   strerror(-error));
         return error;
     }

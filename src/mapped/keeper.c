@@ -236,7 +236,9 @@ static int start_locked(void)
     atomic_store_explicit(&state, IDLE, memory_order_relaxed);
     error = create_thread(&thread_error, &thread);
     if (error) {
-        log_warn("cannot create the thread for mapped memory: %s", strerror(-error));
+        log_warn(
+            "cannot create the thread for mapped memory: %s (limits: ulimit -u, and pids.max of the cgroup)",
+            strerror(-error));
         return error;
     }
     wait_while(IDLE);
@@ -247,7 +249,7 @@ static int start_locked(void)
         keeper.control_block = measure_control_block(thread);
     if (thread_error)
         log_info("mapped memory is off, because its thread cannot start (%s). Registered memory works, and "
-                 "peers use ring and kernel copy (slower)",
+                 "peers use the shared-memory ring and the kernel copy (slower)",
                  strerror(-thread_error));
     return thread_error;
 }

@@ -15,9 +15,10 @@ static const char *const texts[] = {
     [MAPPED_SPECIAL] = "mapping type that userfaultfd does not support (device, sealed mapping, guard page)",
     [MAPPED_PINNED] = "pages of this process are pinned by the kernel (io_uring fixed buffers, VFIO, an "
                       "RDMA NIC)",
-    [MAPPED_LOCK_LIMIT] = "RLIMIT_MEMLOCK exceeded (mapped memory is locked; at most half of the limit is "
-                          "used)",
-    [MAPPED_MAP_LIMIT] = "number of mappings too close to vm.max_map_count",
+    [MAPPED_LOCK_LIMIT] =
+        "RLIMIT_MEMLOCK exceeded: raise it (ulimit -l); mapped memory is locked, and takes at most "
+        "half of it",
+    [MAPPED_MAP_LIMIT] = "number of mappings too close to vm.max_map_count, which root can raise (sysctl)",
     [MAPPED_FILE_LIMIT] = "RLIMIT_FSIZE (ulimit -f) is smaller than the sparse memfd that mapped memory "
                           "needs: it has to be unlimited",
     [MAPPED_NO_MEMORY] = "out of memory, RLIMIT_AS, or the overcommit limit",
@@ -37,8 +38,8 @@ static const char *const texts[] = {
                      "vm.unprivileged_userfaultfd=1 or CAP_SYS_PTRACE",
     [MAPPED_SANDBOX] = "a seccomp filter is active and could kill the process for userfaultfd()",
     [MAPPED_OVERCOMMIT] =
-        "vm.overcommit_memory is 2, where a shared page that cannot be had ends the program "
-        "by SIGBUS; SOFTHCA_LOCAL=mapped maps memory all the same",
+        "vm.overcommit_memory is 2, where a shared page that cannot be allocated ends the program "
+        "with SIGBUS; SOFTHCA_LOCAL=mapped maps memory all the same",
     [MAPPED_SHARE] =
         "registered memory would exceed a quarter of the available memory (host or cgroup limit)",
     [MAPPED_PUT_OFF] = "not accessed often enough by a peer yet (it is mapped on demand)",

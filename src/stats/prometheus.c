@@ -181,9 +181,11 @@ static void retries(const struct crowd *crowd)
         {"congestion_notifications_total", "CNPs received by QPs", RETRY(retries.congestions)},
         {"duplicate_requests_total", "Duplicate requests received", RETRY(retries.duplicates)},
         {"dropped_requests_total", "Requests and datagrams dropped by their QP", RETRY(retries.drops)},
-        {"packets_sent_total", "Packets sent; between processes of a host a message counts as one",
+        {"packets_sent_total",
+         "Packets sent; between processes of one host each message counts as one packet",
          RETRY(packets_sent)},
-        {"packets_received_total", "Packets received; between processes of a host a message counts as one",
+        {"packets_received_total",
+         "Packets received; between processes of one host each message counts as one packet",
          RETRY(packets_received)},
     };
 
@@ -223,8 +225,8 @@ static void gauges(const struct crowd *crowd)
          GAUGE(completion.unacked)},
         {"async_events_unread", "Asynchronous events raised and not read", GAUGE(async.unread)},
         {"async_events_unacked", "Asynchronous events read and not acknowledged", GAUGE(async.unacked)},
-        {"cm_events_unread", "Events of rdma_cm raised and not read", GAUGE(cm.unread)},
-        {"cm_events_unacked", "Events of rdma_cm read and not acknowledged", GAUGE(cm.unacked)},
+        {"cm_events_unread", "RDMA CM events raised and not read", GAUGE(cm.unread)},
+        {"cm_events_unacked", "RDMA CM events read and not acknowledged", GAUGE(cm.unacked)},
     };
 
     for (size_t i = 0; i < array_size(list); i++) {

@@ -24,7 +24,9 @@ int forwarding_open(void)
     if (socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0) {
         error = -errno;
         errno = saved;
-        log_error("UDP port 4791: cannot create the socket for forwarded packets: %s", strerror(-error));
+        log_error("UDP port 4791: cannot create the socket for forwarded packets: %s "
+                  "(limit: ulimit -n): none is received",
+                  strerror(-error));
         return error;
     }
     pair[0] = fd_own(pair[0]);

@@ -55,8 +55,9 @@ void groups_not_joined(const uint8_t gid[16], uint32_t ifindex, const struct ucr
         snprintf(whose, sizeof(whose), " for client process %d (uid %u)", (int)client->pid,
                  (unsigned)client->uid);
     log_warn("cannot join multicast group %s on interface %s%s: %s. Datagrams of that group from other hosts "
-             "do not arrive",
-             gid_text(gid, group), interface, whose, strerror(-error));
+             "do not arrive%s",
+             gid_text(gid, group), interface, whose, strerror(-error),
+             error == -ENOBUFS ? " (limit: net.ipv4.igmp_max_memberships)" : "");
     errno = saved;
 }
 

@@ -136,7 +136,9 @@ static struct lane_socket *socket_to(struct udp_lane *lane, const struct udp_pat
     if (!error)
         return sock;
     if (lane->logged_error != error)
-        log_error("cannot create a UDP socket to send from: %s", strerror(-error));
+        log_error("cannot create a UDP socket to send from: %s (limit: ulimit -n): packets to other hosts "
+                  "are dropped",
+                  strerror(-error));
     lane->logged_error = error;
     return NULL;
 }

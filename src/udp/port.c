@@ -148,7 +148,7 @@ static bool declare_some(bool with_proof)
     claims_take_back(message.serial);
     if (error != -EAGAIN && error != -ETOOMANYREFS)
         log_warn("cannot register QPNs with the owner of UDP port 4791: %s: this process receives nothing "
-                 "from the network",
+                 "from other hosts",
                  strerror(-error));
     retry_in(SHARD_RETRY);
     return false;
@@ -291,14 +291,20 @@ static void explain_owner(void)
     uid_t uid;
 
     if (found_member)
-        set_off("the process that owns UDP port 4791 does not answer (stopped? ss -ulpn 'sport = 4791' names "
-                "it)");
+        set_off(
+            "the process that owns UDP port 4791 does not answer (stopped? As root, ss -uanp 'sport = 4791' "
+            "names it)");
     else if (socket_port_uid(&uid) != 0)
-        set_off("UDP port 4791 is in use (no such socket in /proc/net/udp; bound to one address only?)");
+        set_off("UDP port 4791 is in use, but by no socket that /proc/net/udp or udp6 shows bound to all "
+                "addresses (as root, "
+                "ss -uanp 'sport = 4791' shows those of one address)");
     else if (uid == 0 && kernel)
-        set_off("UDP port 4791 is in use by the kernel's Soft-RoCE (rdma_rxe)");
+        set_off("UDP port 4791 is in use by the kernel's Soft-RoCE: remove it (modprobe -r rdma_rxe), or use "
+                "another "
+                "network namespace");
     else
-        set_off("UDP port 4791 is in use by another program of uid %u (ss -ulpn 'sport = 4791' names it)",
+        set_off("UDP port 4791 is in use by another program of uid %u (as root, ss -uanp 'sport = 4791' "
+                "names it)",
                 (unsigned)uid);
 }
 
@@ -404,8 +410,8 @@ static void set_timer(ns_t when, int flags)
         setting.it_value.tv_nsec = (long)(when % NS_PER_S) | 1; /* all zero would disarm it */
     }
     if (event_is_intact(&timer) && timerfd_settime(timer.fd, flags, &setting, NULL) < 0)
-        log_error("UDP port 4791: cannot set the timer (timerfd_settime: %m): it may not be opened, or not "
-                  "be taken over from a process that ends, and then no packets from other hosts arrive");
+        log_error("UDP port 4791: cannot set the timer (timerfd_settime: %m): the port may stay unopened, or "
+                  "without an owner when its owner ends, and then no packets from other hosts arrive");
     errno = saved;
 }
 

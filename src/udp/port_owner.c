@@ -58,9 +58,10 @@ static struct event_source listener = {.fd = -1};
 static char own_digits[UDP_NAME_DIGITS + 1];
 static struct list clients = {&clients, &clients};
 static unsigned client_count, other_user_count;
-static struct budget clients_of_others = BUDGET_INIT(
-    clients_of_others, "connections to the owner of UDP port 4791",
-    "If a process of that user binds UDP port 4791 first, this limit does not apply to that user");
+static struct budget clients_of_others =
+    BUDGET_INIT(clients_of_others, "processes that share UDP port 4791 through this one",
+                "The owner of UDP port 4791 has no limit for its own user: start a program of that user "
+                "before those of others");
 static ns_t accept_again = NS_NEVER; /* end of a pause of accepting */
 static bool is_port_owner;
 /* Written by the helper thread with the receive lock held; receiving threads read them with it held. */
@@ -362,7 +363,8 @@ static void accept_client(int fd)
 /* epoll would report the listener again at once. */
 static void pause_accepting(void)
 {
-    log_error("UDP port 4791: cannot accept connections of other processes: %m; next try in 100 ms");
+    log_error("UDP port 4791: cannot accept other processes that share it: %m (limit: ulimit -n); next try "
+              "in 100 ms");
     event_change(&listener, 0);
     accept_again = sys_now() + ACCEPT_PAUSE;
 }
@@ -440,7 +442,7 @@ int port_owner_listen(void)
         error = event_add(&listener, EPOLLIN);
     if (error) {
         log_error("UDP port 4791: cannot listen for client processes: %s; other processes receive nothing "
-                  "from the network",
+                  "from other hosts",
                   strerror(-error));
         listener.fd = -1;
         fd_close(fd);

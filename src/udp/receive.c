@@ -517,7 +517,9 @@ static int need_buffers(void)
         buffers = sys_mmap(NULL, sizeof(*buffers), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0,
                            &error);
     if (error)
-        log_error("cannot allocate receive buffers for UDP port 4791: %s", strerror(-error));
+        log_error("cannot allocate receive buffers for UDP port 4791: %s (limit: ulimit -v): no packets from "
+                  "other hosts arrive",
+                  strerror(-error));
     return error;
 }
 

@@ -90,9 +90,12 @@ void words_add_unpinned(struct words *words, uintptr_t address, size_t length, b
         maps_close(&maps);
     }
     if (!error)
-        words_add(words, ": all its pages are mapped with the permissions that are needed, but the kernel "
-                         "cannot pin them: memory of a GPU needs a peer-memory module (nvidia_peermem) or "
-                         "ibv_reg_dmabuf_mr(), and memory mapped from a device cannot be registered");
+        words_add(
+            words,
+            ": all its pages are mapped with the permissions that are needed, but the kernel "
+            "cannot pin them: a shared mapping of a file on disk cannot be pinned for writing (Linux 6.5 and "
+            "later; tmpfs and huge pages can), memory of a GPU needs a peer-memory module "
+            "(nvidia_peermem) or ibv_reg_dmabuf_mr(), and memory mapped from a device cannot be registered");
     else if (error != -EFAULT)
         words_add(words,
                   ": one of its pages is not mapped, lacks a permission that the access flags need, or "

@@ -88,7 +88,7 @@ def at_many_moments(stop):
                 base.grows(lambda: base.counters(pid), f"the program stands still after {name}")
                 if name == "fault":  # it was loaded as a whole, or not at all
                     loaded = base.run(base.SOFTHCA, "fault", str(pid), "--clear").stdout
-                    assert loaded in ("", f"'{FAULT}': applied to 0 of 0 that matched\n"), loaded
+                    assert loaded in ("", f"'{FAULT}': applied 0 times; matched 0 times\n"), loaded
                 becomes(pid, before, (name, moment))
         base.grows(lambda: base.executed_by_requester(pid), "no direct execution afterwards")
         assert pair.client.poll() is None and pair.server.poll() is None

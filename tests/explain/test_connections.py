@@ -31,7 +31,7 @@ FINDINGS = {
     "init": ("state", "wrong", rf"^wrong: {ENDS}the other end is in INIT, where it drops all that comes"),
     "read-depth": ("max_rd_atomic", "wrong", rf"^wrong: {ENDS}max_rd_atomic is 8, and max_dest_rd_atomic of the other end is 4"),
     "many-reads": ("rd_atomic", "nic", rf"^works here, would fail on a NIC: {ONE}max_rd_atomic 64, max_dest_rd_atomic 4: use at most 16 of either, "),
-    "no-retries": ("timeout", "risk", rf"^risk: {ONE}timeout is 0: after a lost packet"),
+    "no-retries": ("timeout", "risk", rf"^risk: {ONE}timeout is 0: if the last packet"),
     "qp-rights": ("access", "risk", rf"^risk: {ONE}its qp_access_flags have IBV_ACCESS_REMOTE_READ, but no MR or MW of its PD has that flag yet: until one has, "),
     "mr-rights": ("access", "risk", rf"^risk: {ONE}an MR or MW of its PD has IBV_ACCESS_REMOTE_READ, but its qp_access_flags lack it"),
 }

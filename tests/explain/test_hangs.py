@@ -92,7 +92,7 @@ CAUSES = {
                        r"then called ibv_start_poll\(\) and has been deadlocked with itself for [\d.]+ m?s$", None),
     "poll-held": (r"^CQ 0 is locked: thread \d+ \(hangs\) called ibv_start_poll\(\) and has not called ibv_end_poll\(\); thread "
                   r"\d+ \(hangs\) has waited in ibv_poll_cq\(\) for [\d.]+ m?s$", None),
-    "never-signaled": (r"^QP 0x[0-9a-f]{6}: its send queue is permanently full: all 8 slots hold work requests without "
+    "never-signaled": (r"^QP 0x[0-9a-f]{6}: its send queue is full, and stays so unless a work request fails: all 8 slots hold work requests without "
                        r"IBV_SEND_SIGNALED$", None),
     "no-receive-posted": (r"^QP 0x[0-9a-f]{6} has no receive posted: a SEND of QP 0x[0-9a-f]{6} (at \S+ )?(of process \d+ )?was "
                           r"refused \(RNR NAK\), and is refused until ibv_post_recv\(\)$",

@@ -43,7 +43,7 @@ READ = r"RDMA READ of 64 bytes from 0x[0-9a-f]+ with rkey 0x[0-9a-f]{8}"
 ATOMIC = r"fetch and add of 8 bytes to 0x[0-9a-f]+ with rkey 0x[0-9a-f]{8}"
 SGE = r", \d+ bytes at 0x[0-9a-f]+ with lkey 0x[0-9a-f]{8}: "
 REFUSED = f"{QP} at 127.0.0.1 refused it "
-WHICH = r"\. What it was: softhca why on that host, if the peer runs SoftHCA$"
+WHICH = r"\. If the peer runs SoftHCA, softhca why on that host says which it was$"
 FLAG = {WRITE: "IBV_ACCESS_REMOTE_WRITE", READ: "IBV_ACCESS_REMOTE_READ", ATOMIC: "IBV_ACCESS_REMOTE_ATOMIC"}
 # Only of a message that takes more than one packet at some path MTU.
 MTU = r"or path_mtu of that QP is not \d+ bytes, which it is here" + WHICH

@@ -54,7 +54,7 @@ CAUSES = {
     "atomic-unaligned": SEND + r"(length of an atomic is \d+|wr\.atomic\.remote_addr is 0x1004, but has to be a multiple of 8)$",
     "read-on-ud": SEND + r"opcode RDMA READ \(4\) is not possible on a QP of type UD$",
     "no-address-handle": SEND + r"wr\.ud\.ah is NULL$",
-    "full-of-unsignaled": rf"ibv_post_send\({QP}\) fails with ENOMEM: the send queue is permanently full: all 8 slots hold work requests "
+    "full-of-unsignaled": rf"ibv_post_send\({QP}\) fails with ENOMEM: the send queue is full, and stays so unless a work request fails: all 8 slots hold work requests "
                           "without IBV_SEND_SIGNALED$",
     "receive-by-srq": RECEIVE + r"the QP receives from its SRQ: post there \(ibv_post_srq_recv\)$",
     "srq-with-many-sges": r"ibv_post_srq_recv\(SRQ \d+\) fails with EINVAL: num_sge is 3, but may be at most 1 \(max_sge of the SRQ\)$",

@@ -154,7 +154,7 @@ def test_acknowledged_too_often():
 def test_thread_that_waits_and_nothing_is_armed():
     with Situation("unarmed", "text", program=WATCHED, options=()) as situation:
         situation.until_it_hangs()
-        until_why(r"has waited in ibv_get_cq_event\(channel \d+\) for .*: no event will come, because none of its 1 CQs is armed",
+        until_why(r"has waited in ibv_get_cq_event\(channel \d+\) for .*: no event comes before one of its 1 CQs is armed",
                   situation.pid)
         tap.equal(situation.end(), "")
 
@@ -171,7 +171,7 @@ def test_send_queue_full_of_unsignaled():
             return
         told = situation.next_explanation()
         matches(fr"^ibv_post_send\(QP 0x{qpn:06x}\) fails with ENOMEM: all \d+ slots of the send queue hold unsignaled", told["cause"])
-        matches(r": \d+ sends without polled completion.*no completion will free a slot", softhca("why", situation.pid))
+        matches(r": \d+ sends without a polled completion.*no completion will free a slot", softhca("why", situation.pid))
         situation.end()
 
 
@@ -258,7 +258,7 @@ def test_cq_that_can_overrun():
 def test_what_only_the_adapter_knows():
     with Situation("no-receive") as situation:
         qpn = situation.until_it_hangs()
-        matches(fr"^QP 0x{qpn:06x}: 2 sends without polled completion.*2 signaled: in progress in the NIC, or completed and not "
+        matches(fr"^QP 0x{qpn:06x}: 2 sends without a polled completion.*2 signaled: in progress in the NIC, or completed and not "
                 r"polled \(softhca watch cannot see which\); to QP .*rnr_retry is 7", why(situation.pid))
         matches(r"^wr_id 256 \(0x100\), SEND of QP .*its completion was not polled", why(situation.pid, 256))
         matches(r"\d+ polled \(", softhca("ps", situation.pid))
@@ -270,7 +270,7 @@ def test_extended_qps_and_cqs():
         line = situation.process.stdout.readline().split()
         if line[:1] != ["hangs"]:
             raise tap.Skip("the adapter has none")
-        matches(fr"^QP {line[1]}: 2 sends without polled completion.*1 signaled", why(situation.pid))
+        matches(fr"^QP {line[1]}: 2 sends without a polled completion.*1 signaled", why(situation.pid))
         matches(r"^wr_id 1099 .*RDMA WRITE", why(situation.pid, 1099))
         situation.end()
 

@@ -107,8 +107,9 @@ static void reasons_of_the_sender(void **state)
         {SENDER_WAITS_TO_FAIL,
          "failed locally (IBV_WC_LOC_PROT_ERR), completes after the work requests before it"},
         {SENDER_WAITS_FOR_MAPPING, "has not been sent: memory of QP 0x000013 is being mapped"},
-        {SENDER_WAITS_AFTER_LOSSES, "requests that were sent under injected faults of packets end first: "
-                                    "waiting for acknowledgements from QP 0x000013"},
+        {SENDER_WAITS_AFTER_LOSSES,
+         "waits until requests that were sent while packets were dropped on purpose have completed: "
+         "waiting for acknowledgements from QP 0x000013"},
     };
 
     for (size_t i = 0; i < array_size(reasons); i++) {
@@ -138,7 +139,8 @@ static void retries_are_counted(void **state)
     sender->retries_left = 1;
     assert_contains(why(100), "retry 4 of 5");
     attributes->timeout = 0;
-    assert_contains(why(100), "local ACK timeout is 0: no retry, waits forever");
+    assert_contains(why(100),
+                    "local ACK timeout is 0: nothing is sent again for a lost answer, waits forever");
     /* Nonsense is told as nonsense, and no more. */
     attributes->timeout = 14;
     sender->retries_left = 200;
@@ -763,7 +765,8 @@ static void queues_that_stand_still(void **state)
     assert_null(said(explain_hang, OBJECT_QP, 0));
     for (uint32_t i = 0; i < FIXTURE_SLOTS; i++)
         fixture_send(qp, i)->flags = 0;
-    assert_contains(said(explain_hang, OBJECT_QP, 0), "its send queue is permanently full: all 8 slots");
+    assert_contains(said(explain_hang, OBJECT_QP, 0),
+                    "its send queue is full, and stays so unless a work request fails: all 8 slots");
 }
 
 /* A request that was refused is told as such until it is acknowledged, whatever the sender does with it meanwhile. */

@@ -52,7 +52,9 @@ static int load(const char *library, struct verbs *ret, char *why, size_t why_si
         void *found = dlsym(handle, names[i].name);
 
         if (!found) {
-            snprintf(why, why_size, "%s lacks %s: it is from another release of SoftHCA than this command",
+            snprintf(why, why_size,
+                     "%s lacks %s: it is of another release of SoftHCA than this command: install "
+                     "one of both",
                      library, names[i].name);
             return -ELIBBAD;
         }
@@ -141,7 +143,9 @@ int adapters_read(const char *library, struct adapters *ret, char *why, size_t w
             return 0;
         }
         error = -errno;
-        snprintf(why, why_size, "ibv_get_device_list: %s", strerror(errno));
+        snprintf(why, why_size,
+                 "the devices cannot be listed (ibv_get_device_list): %s; softhca doctor looks for the cause",
+                 strerror(errno));
         return error;
     }
     read.list = calloc((size_t)count + 1, sizeof(*read.list));

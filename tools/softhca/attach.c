@@ -190,7 +190,7 @@ static bool ask(int fd, struct attached *at)
                 "namespace, or as root; a setuid program always refuses");
     return refuse(at,
                   "it gave no valid answer to the request for its state: it probably runs another release "
-                  "of SoftHCA, use the softhca command of that");
+                  "of SoftHCA; use the softhca command of that release");
 }
 
 static bool attach_by_socket(uint32_t block, struct attached *at)
@@ -284,9 +284,9 @@ static bool refuse_access(pid_t pid, struct attached *ret)
     if (stat(path, &status) == 0 && status.st_uid != geteuid() && status.st_uid != 0)
         return refuse(ret, "it belongs to uid %u: run softhca as that user, or as root",
                       (unsigned)status.st_uid);
-    return refuse(
-        ret, "it is not dumpable (a setuid program, or PR_SET_DUMPABLE 0), or runs as root: run softhca as "
-             "root");
+    return refuse(ret, "it is not dumpable (a setuid program, or prctl(PR_SET_DUMPABLE, 0)), or runs as "
+                       "root: run softhca as "
+                       "root");
 }
 
 bool attach_pid(pid_t pid, struct attached *ret)

@@ -156,7 +156,7 @@ static struct capture_source *add_source(struct state *state)
     struct capture_source *source;
 
     if (state->source_count == SOURCES_MAX) {
-        fprintf(stderr, "softhca: more than %u processes cannot be captured at once\n", SOURCES_MAX);
+        fprintf(stderr, "softhca: at most %u processes can be captured at once\n", SOURCES_MAX);
         return NULL;
     }
     source = calloc(1, sizeof(*source));

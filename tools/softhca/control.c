@@ -119,7 +119,8 @@ static int ask_attached(const struct attached *at, struct control_request *reque
     fd = connect_to_owner(at);
     if (fd == -ENOENT)
         return refuse(why, size,
-                      "it has no QP, and is reached by the number of one: try again when it has created one, "
+                      "it has no QP yet, and softhca reaches a process only by a number of its QPs: try "
+                      "again when it has one, "
                       "or start it with softhca capture or softhca run --fault");
     if (fd < 0)
         return refuse(why, size, "its socket cannot be reached: %s", strerror(-fd));

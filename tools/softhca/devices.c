@@ -66,7 +66,7 @@ static void print_text(const struct adapters *adapters)
         const struct adapter *adapter = &adapters->list[i];
 
         guid_text(adapter->guid, guid, sizeof(guid));
-        printf("%s  on %s  %s  MTU %u (max %u)  node GUID %s\n", adapter->name,
+        printf("%s  on %s  %s  active_mtu %u (max_mtu %u)  node GUID %s\n", adapter->name,
                adapter->netdev[0] ? adapter->netdev : "(no interface)", port_state_name(adapter->port.state),
                mtu_bytes(adapter->port.active_mtu), mtu_bytes(adapter->port.max_mtu), guid);
         for (unsigned at = 0; at < adapter->gid_count; at++) {

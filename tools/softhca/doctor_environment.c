@@ -128,7 +128,7 @@ static void more_than_the_ring(struct finding *ret)
     else if (yama_scope() > 2)
         finding_remedy(ret,
                        "kernel.yama.ptrace_scope is 3, which only a reboot can lower: put "
-                       "kernel.yama.ptrace_scope=1 into /etc/sysctl.d and reboot: gives %s",
+                       "kernel.yama.ptrace_scope=1 into a file of /etc/sysctl.d and reboot: gives %s",
                        copy_instead);
     else if (yama_scope() == 2)
         finding_remedy(ret, "sysctl -w kernel.yama.ptrace_scope=1 (as root): gives %s", copy_instead);

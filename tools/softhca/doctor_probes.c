@@ -74,11 +74,12 @@ static void probe_memfd(struct finding *ret)
         return;
     }
     if (ftruncate(fd, 4096) || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)) {
-        finding_set(ret, FINDING_BROKEN, "sealing a memfd: %s: a peer could truncate a shared ring (SIGBUS)",
+        finding_set(ret, FINDING_BROKEN,
+                    "sealing a memfd: %s: a peer could truncate a shared-memory ring (SIGBUS)",
                     strerror(errno));
         finding_remedy(ret, "allow ftruncate and fcntl(F_ADD_SEALS) in the container's seccomp profile");
     } else {
-        finding_set(ret, FINDING_OK, "shared rings are sealed against truncation");
+        finding_set(ret, FINDING_OK, "shared-memory rings are sealed against truncation");
     }
     close(fd);
 }
@@ -210,11 +211,11 @@ static void probe_vm_readv(struct finding *ret)
             "an RDMA WRITE, RDMA READ or large SEND is one copy, where the peer permits it (PR_SET_PTRACER; "
             "SoftHCA does)");
     } else {
-        finding_set(ret, FINDING_LIMITED,
-                    "%s: messages are copied twice, through the ring, and an RDMA WRITE or RDMA READ waits "
-                    "for the peer's "
-                    "helper thread",
-                    strerror(-permitted));
+        finding_set(
+            ret, FINDING_LIMITED,
+            "%s: messages are copied twice, through the shared-memory ring, and an RDMA WRITE or RDMA READ "
+            "waits until a thread of the peer polls or its helper thread wakes up",
+            strerror(-permitted));
     }
 }
 
@@ -394,14 +395,16 @@ static void describe_port_owner(struct finding *ret)
                     owner);
     } else if (owner <= 0 && access("/sys/module/rdma_rxe", F_OK) == 0) {
         finding_set(ret, FINDING_LIMITED, "in use by the kernel's Soft-RoCE (rdma_rxe): %s", then);
-        finding_remedy(ret, "remove its devices (rdma link delete), or run the programs that use SoftHCA in "
-                            "another network namespace");
+        finding_remedy(
+            ret, "remove its devices (rdma link delete) and the module (modprobe -r rdma_rxe), or run the "
+                 "programs that use SoftHCA in another network namespace");
     } else if (owner < 0) {
         finding_set(ret, FINDING_LIMITED,
-                    "in use by a socket that is not in /proc/net/udp (bound to one address only?): %s", then);
+                    "in use, but by no socket that /proc/net/udp or udp6 shows bound to all addresses: %s",
+                    then);
     } else {
         finding_set(ret, FINDING_LIMITED, "in use by another program of uid %ld: %s", owner, then);
-        finding_remedy(ret, "stop that program (ss -ulpn 'sport = %d' lists it)", ROCE_PORT);
+        finding_remedy(ret, "stop that program (as root: ss -uanp 'sport = %d' names it)", ROCE_PORT);
     }
 }
 

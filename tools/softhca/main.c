@@ -17,7 +17,7 @@ static const struct {
     {"watch", command_watch, "run a program with the RDMA NIC it has, and explain what goes wrong"},
     {"devices", command_devices, "list the devices that programs under softhca run see"},
     {"ps", command_ps, "list the processes that use SoftHCA, and their objects"},
-    {"top", command_top, "watch processes, QPs, rates and latencies, live"},
+    {"top", command_top, "show processes, QPs, rates and latencies, live"},
     {"stats", command_stats, "counters for Prometheus, node_exporter and scripts"},
     {"fault", command_fault, "inject faults into a running process, list or remove them"},
     {"why", command_why, "explain what a process waits for"},

@@ -15,9 +15,9 @@ static const struct argp_option option_table[] = {
      "MRs deregistered while work requests used them (SOFTHCA_EXPLAIN_WHAT=all)",
      0},
     {"explain", LAUNCH_EXPLAIN, "FORM", 0,
-     "text, json or off: what is told on stderr (SOFTHCA_WATCH; default text). softhca why and ps show the "
-     "process in "
-     "each case",
+     "text, json or off: explanations on stderr of what fails or hangs (SOFTHCA_WATCH; default text). "
+     "softhca why and ps show the "
+     "process in each case",
      0},
     {0},
 };

@@ -57,9 +57,9 @@ static struct list outbox = {&outbox, &outbox}, searches = {&searches, &searches
 static struct list absent = {&absent, &absent}; /* for services without holder; wait for the next lookup */
 static bool flushing;                           /* a thread is in gsi_flush() and takes what is queued */
 static uint64_t last_cookie;
-static struct budget waiting_mads =
-    BUDGET_INIT(waiting_mads, "unread CM messages (MADs)",
-                "Its processes do not read their messages: look whether they are stopped or hang");
+static struct budget waiting_mads = BUDGET_INIT(
+    waiting_mads, "unread CM messages (MADs)",
+    "The processes of that user do not read their messages: check whether they are stopped or hang");
 static _Atomic uint32_t from_network_count;
 static unsigned from_network_absent; /* in `absent` */
 
@@ -581,8 +581,9 @@ void gsi_receive_from_network(const struct packet *packet)
     };
 
     if (!is_mad(packet) || packet->src_qpn != MAD_QPN) {
-        log_debug("QP1: packet from the network dropped: it is not a CM message (wrong length, or its source "
-                  "QP is not 1)");
+        log_debug(
+            "QP1: packet from the network dropped: no CM MAD (wrong length), or its source QP is not 1, "
+            "as SoftHCA requires");
         return;
     }
     memcpy(to.local_gid, packet->grh.source, 16);

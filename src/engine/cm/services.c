@@ -174,12 +174,13 @@ static void take_host_names(struct service *service)
         host_name(service->address.service_id, families[i], name);
         error = local_name_take(name, &service->host_names[index_of(families[i])]);
         if (error)
-            log_info("RDMA CM port %u (service ID 0x%016llx): this listener gets no connection "
-                     "requests to %s addresses of this host that have no listener of their own: %s",
+            log_info("RDMA CM port %u (service ID 0x%016llx): this wildcard listener gets no "
+                     "connection requests to %s addresses of this host: %s",
                      (unsigned)(service->address.service_id & 0xffff),
                      (unsigned long long)service->address.service_id,
                      families[i] == SERVICE_ANY_IPV6 ? "IPv6" : "IPv4",
-                     error == -EADDRINUSE ? "another listener of that port gets them" : strerror(-error));
+                     error == -EADDRINUSE ? "another wildcard listener of that port gets them"
+                                          : strerror(-error));
     }
 }
 
@@ -386,7 +387,8 @@ static bool take_set(void)
         }
         if (error != -EADDRINUSE) {
             log_error(
-                "cannot allocate an ephemeral RDMA CM port, since no unix socket can be bound for it: %s",
+                "cannot allocate an ephemeral RDMA CM port, since no unix socket can be bound for it: %s "
+                "(limit: ulimit -n)",
                 strerror(-error));
             return false;
         }

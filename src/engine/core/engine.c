@@ -119,8 +119,10 @@ static int start_locked(void)
     }
     error = segment_open();
     if (error) {
-        log_error("cannot create the published segment (memory that peers and softhca read): %s",
-                  strerror(-error));
+        log_error(
+            "cannot create the published segment (memory that peers and softhca read): %s (limits: ulimit "
+            "-n, -v and -f): no device can be opened",
+            strerror(-error));
         return error;
     }
     object_ports = &ports;
@@ -129,7 +131,9 @@ static int start_locked(void)
     faults_start();
     error = local_start(&engine_local_ops);
     if (error)
-        log_error("cannot start communication with other processes of this host: %s", strerror(-error));
+        log_error("cannot start communication with other processes of this host: %s (softhca doctor looks "
+                  "for the cause)",
+                  strerror(-error));
     network_start();
     choose_mapped();
     if (!error)

@@ -39,7 +39,7 @@ static struct fault_request *copy_request(int file, char *why, size_t size)
         return request;
     snprintf(why, size,
              "the process runs another release of SoftHCA: it takes fault requests of format %u, and this "
-             "softhca command sends format %u",
+             "softhca command sends format %u: use the softhca command of that release",
              FAULT_REQUEST_VERSION, request->version);
     free(request);
     return NULL;
@@ -64,9 +64,9 @@ int faults_requested(int file, char *why, size_t size)
         faults_clear();
         break;
     default:
-        snprintf(
-            why, size,
-            "the process runs another release of SoftHCA, which does not know this kind of fault request");
+        snprintf(why, size,
+                 "the process runs another release of SoftHCA, which does not know this kind of fault "
+                 "request: use the softhca command of that release");
         result = -EINVAL;
     }
     /* Without the answer, what was asked for is done all the same. */

@@ -203,7 +203,7 @@ void faults_list(char *text, size_t size)
         uint32_t struck = atomic_load_explicit(&fault->struck, memory_order_relaxed);
         uint32_t matched = atomic_load_explicit(&fault->matched, memory_order_relaxed);
 
-        length += (size_t)snprintf(text + length, size - length, "'%s': applied to %u of %u that matched\n",
+        length += (size_t)snprintf(text + length, size - length, "'%s': applied %u times; matched %u times\n",
                                    fault->rule.text, struck, matched);
     }
 }

@@ -460,7 +460,8 @@ static void *helper_main(void *argument)
     /* Interfaces may have changed between the last snapshot and the opening of the monitor. */
     error = engine_refresh_devices();
     if (error)
-        log_warn("cannot list the network interfaces: %s", strerror(-error));
+        log_warn("cannot list the network interfaces: %s; devices and GIDs may be missing or out of date",
+                 strerror(-error));
     for (;;) {
         bool rung = false;
         int count = dispatch_ready(watching ? pause_while_watching() : NS_NEVER, &rung);

@@ -198,7 +198,7 @@ static void set_state(struct direct_peer *peer, enum direct_peer_state state)
         "mapped memory: registered memory of peer process %d %s", (int)link_peer_pid(peer->link),
         state == DIRECT_PEER_USELESS
             ? "cannot be mapped here, because its published segment (the memory in which it publishes its "
-              "objects) cannot be used: ring and kernel copy are used (slower)"
+              "objects) cannot be used: the shared-memory ring and the kernel copy are used (slower)"
         : state == DIRECT_PEER_ASKED ? "is being requested"
                                      : "can be mapped here");
 }

@@ -33,10 +33,11 @@ static struct mapped_file *accept_file(int fd, const char *name, struct mapped_f
     if (!error)
         file = mapped_file_accept(fd, description, writable, false, &error);
     if (!file)
-        log_info("mapped memory: %s of the peer process is not mapped here (%s): it has to be a memfd, "
-                 "sealed against shrinking and growing, of the size that the peer publishes; ring and kernel "
-                 "copy are used (slower)",
-                 name, strerror(-error));
+        log_info(
+            "mapped memory: %s of the peer process is not mapped here (%s): it has to be a memfd, "
+            "sealed against shrinking and growing, of the size that the peer publishes; the shared-memory "
+            "ring and the kernel copy are used (slower)",
+            name, strerror(-error));
     return file;
 }
 
@@ -57,7 +58,8 @@ static struct mapped_file *open_file(const char *path, struct mapped_file_descri
     if (fd < 0) {
         log_info(
             "mapped memory: cannot open %s of the peer process: %s (EBADF: it is not a memfd; EPERM: it is "
-            "not sealed against shrinking and growing); ring and kernel copy are used (slower)",
+            "not sealed against shrinking and growing); the shared-memory ring and the kernel copy are used "
+            "(slower)",
             path, strerror(-fd));
         return NULL;
     }

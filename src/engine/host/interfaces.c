@@ -65,7 +65,8 @@ void interfaces_changed(void)
     int error = netdev_monitor_drain(monitor_fd) ? engine_refresh_devices() : 0;
 
     if (error)
-        log_warn("cannot list the network interfaces: %s", strerror(-error));
+        log_warn("cannot list the network interfaces: %s; devices and GIDs may be out of date",
+                 strerror(-error));
 }
 
 void interfaces_after_fork_in_child(void)

@@ -29,9 +29,9 @@ struct notice {
 #define NOTICES_OF_OTHERS_MAX (4 * NOTICES_MAX)
 #define NOTICES_FIRST         64u
 
-static struct budget notices_of_others =
-    BUDGET_INIT(notices_of_others, "drop notices (that a request was dropped) waiting to be read",
-                "Its processes do not read their messages: look whether they are stopped or hang");
+static struct budget notices_of_others = BUDGET_INIT(
+    notices_of_others, "drop notices (that a request was dropped) waiting to be read",
+    "The processes of that user do not read their messages: check whether they are stopped or hang");
 
 static _Atomic bool told_of_loss;
 

@@ -62,9 +62,9 @@ static struct list work = {&work, &work};
 static bool works;              /* the thread serve_all() runs; under work_lock */
 static _Atomic uint32_t wanted; /* futex of that thread: incremented after each push to `work` */
 
-static struct budget waiting_messages =
-    BUDGET_INIT(waiting_messages, "messages of ibv_open_qp() waiting to be read",
-                "Its processes do not read their messages: look whether they are stopped or hang");
+static struct budget waiting_messages = BUDGET_INIT(
+    waiting_messages, "messages of ibv_open_qp() waiting to be read",
+    "The processes of that user do not read their messages: check whether they are stopped or hang");
 static _Atomic bool told_of_loss;
 
 /* --- sending -------------------------------------------------------------------------------------------- */
@@ -515,7 +515,9 @@ static void queue_work(struct link *link, const struct remote_open_message *mess
         list_push_back(&work, &waiting->node);
     lock_release(&work_lock);
     if (error) {
-        log_error("cannot create the thread that serves ibv_open_qp() of other processes: %s",
+        log_error("cannot create the thread that serves ibv_open_qp() of other processes: %s (limits: ulimit "
+                  "-u, and "
+                  "pids.max of the cgroup): they cannot open QPs of this one",
                   strerror(-error));
         waiting_free(waiting);
         return;

@@ -75,7 +75,9 @@ static int check_source(struct id *id, const struct sockaddr *from, const struct
                 -EINVAL, "dst_addr has another sa_family than the address that the cm_id is bound to");
         if (from && !address_is_any(from) && !address_is_any(id_source(id)) &&
             !addresses_equal(from, id_source(id)))
-            return refuse_because(-EINVAL, "src_addr is not the address that the cm_id is bound to");
+            return refuse_because(-EINVAL,
+                                  "src_addr is not the address that the cm_id is bound to: pass that "
+                                  "one, or NULL");
         return 0;
     }
     if (id_state(id) != ID_IDLE)

@@ -200,7 +200,9 @@ int service_start(void)
         error = start_thread();
         service.running = !error;
         if (error)
-            log_error("rsocket: cannot create the service thread: %s", strerror(-error));
+            log_error("rsocket: cannot create the service thread: %s (limits: ulimit -u, and pids.max of the "
+                      "cgroup)",
+                      strerror(-error));
     }
     lock_release(&service.lock);
     errno = saved;

@@ -207,8 +207,8 @@ void async_raise(struct async_queue *queue, const struct ibv_async_event *event,
     }
     lock_release(&queue->queue.lock);
     if (dropped)
-        log_warn("asynchronous event %s dropped: its object already has %d events that "
-                 "the program has not read; it has to call ibv_get_async_event() more often",
+        log_warn("asynchronous event %s dropped: its object already has %d unread events; the "
+                 "program has to call ibv_get_async_event() more often",
                  event_name(type), ASYNC_PENDING_LIMIT);
 }
 

@@ -367,9 +367,10 @@ int mr_deregister(struct mr *mr)
         return -EINVAL;
     region = region_of(mr);
     if (mr->imported) {
-        log_warn("ibv_dereg_mr: MR handle %u is imported: only the process that registered it can deregister "
-                 "it (use ibv_unimport_mr)",
-                 mr->ibv.handle);
+        log_warn(
+            "ibv_dereg_mr: MR handle %u is imported: with SoftHCA only the process that registered it can "
+            "deregister it (here: ibv_unimport_mr)",
+            mr->ibv.handle);
         return -EOPNOTSUPP;
     }
     if (explained())

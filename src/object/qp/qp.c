@@ -371,7 +371,8 @@ int qp_create(struct context *context, struct pd *pd, struct ibv_qp_init_attr_ex
 static void log_counts(const struct qp *qp, uint32_t qpn)
 {
     log_debug(
-        "QP 0x%06x: %u sends and %u receives completed, %u go-back-N retransmissions (%u sequence NAKs, "
+        "QP 0x%06x: %u sends and %u receives completed, %u go-back-N retransmissions (%u PSN sequence error "
+        "NAKs, "
         "%u RNR NAKs, %u probes, %u timeouts), congestion window %u packets, RTT %u us, %u requests dropped, "
         "%u duplicate requests",
         qpn, qp->record->sender.completed, qp->record->receive.taken, qp->record->sender.retransmissions,
