@@ -1,15 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-#include "engine/core/capture.h"
+#include "engine/core/capture_attached.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
-#include "base/memory_file.h"
-#include "base/rundown.h"
 #include "base/sys.h"
 #include "engine/core/core.h"
 #include "engine/core/route.h"
@@ -20,36 +13,6 @@
 #include "wire/codec.h"
 #include "wire/mad.h"
 #include "wire/opcode.h"
-
-/* What is read from the header once, when the tool attaches. */
-struct capture {
-    struct capture_header *header;
-    uint8_t *ring;
-    uint32_t ring_bytes, snap, qpn_count;
-    uint32_t qpns[CAPTURE_QPNS];
-    /* By block of QP numbers: has this process recorded a packet that it has sent from there? */
-    _Atomic uint64_t blocks[CAPTURE_BLOCKS / 64];
-};
-
-/* Both are written by one thread at a time (capture_attach()), and read in rundown sections. QPs that are connected from
- * now on are captured by `chosen`. It is set later and taken back earlier than capture_attached, so that a captured QP
- * always finds the latter. */
-_Atomic(struct capture *) capture_attached;
-static _Atomic(struct capture *) chosen;
-
-static struct capture *current(void)
-{
-    return atomic_load_explicit(&capture_attached, memory_order_acquire);
-}
-
-static bool wants_qpn(const struct capture *capture, uint32_t qpn)
-{
-    for (uint32_t i = 0; i < capture->qpn_count; i++) {
-        if (capture->qpns[i] == qpn)
-            return true;
-    }
-    return !capture->qpn_count;
-}
 
 /* --- the ring -------------------------------------------------------------------------------------------- */
 
@@ -263,9 +226,9 @@ static void fill_grh(struct capture_record *record, const struct packet_grh *grh
 
 void capture_begin(struct qp *qp, uint32_t payload_length, struct capture_slot *ret_slot)
 {
-    ret_slot->capture = current();
+    ret_slot->capture = capture_current();
     route_of(qp)->fate = CAPTURE_PASSED;
-    note_sender(current(), qp->ibv.qp_num / LOCAL_BLOCK_QPNS);
+    note_sender(capture_current(), qp->ibv.qp_num / LOCAL_BLOCK_QPNS);
     begin(ret_slot, payload_length, path_mtu(qp));
 }
 
@@ -321,7 +284,7 @@ void capture_arriving(struct qp *qp, const struct packet *packet)
 {
     struct capture_slot *slot = &route_of(qp)->arriving;
 
-    slot->capture = current();
+    slot->capture = capture_current();
     slot->record = NULL;
     /* What this process has sent is recorded already. */
     if (is_sender(slot->capture, source_qpn(qp, packet) / LOCAL_BLOCK_QPNS) && is_from_host(qp, packet)) {
@@ -407,10 +370,10 @@ static void write_datagram(const struct capture *capture, const struct packet *p
 
 void capture_group_arrived(const struct packet *packet, bool from_host)
 {
-    const struct capture *capture = current();
+    const struct capture *capture = capture_current();
     const uint32_t block = packet->src_qpn / LOCAL_BLOCK_QPNS;
 
-    if (!capture || !wants_qpn(capture, packet->src_qpn) || (packet->flags & PACKET_BY_REFERENCE) ||
+    if (!capture || !capture_wants_qpn(capture, packet->src_qpn) || (packet->flags & PACKET_BY_REFERENCE) ||
         (from_host && is_sender(capture, block)))
         return;
     write_datagram(capture, packet, packet->payload, block,
@@ -427,7 +390,7 @@ static uint32_t block_of_mad(const uint8_t *mad)
 
 void capture_mad_sent(const struct cm_path *to, const uint8_t *mad)
 {
-    struct capture *capture = current();
+    struct capture *capture = capture_current();
     struct packet packet = {.opcode = SERVICE_UD | OP_SEND_ONLY,
                             .pkey = MAD_PKEY,
                             .dest_qpn = MAD_QPN,
@@ -439,7 +402,7 @@ void capture_mad_sent(const struct cm_path *to, const uint8_t *mad)
                                     .hop_limit = to->hop_limit,
                                     .service_level = to->service_level}};
 
-    if (!capture || !wants_qpn(capture, MAD_QPN))
+    if (!capture || !capture_wants_qpn(capture, MAD_QPN))
         return;
     memcpy(packet.grh.source, to->local_gid, sizeof(packet.grh.source));
     memcpy(packet.grh.destination, to->remote_gid, sizeof(packet.grh.destination));
@@ -449,10 +412,10 @@ void capture_mad_sent(const struct cm_path *to, const uint8_t *mad)
 
 void capture_mad_arrived(const struct packet *packet, const uint8_t *mad, bool from_host)
 {
-    const struct capture *capture = current();
+    const struct capture *capture = capture_current();
     const uint32_t block = block_of_mad(mad);
 
-    if (!capture || !wants_qpn(capture, MAD_QPN) || (from_host && is_sender(capture, block)))
+    if (!capture || !capture_wants_qpn(capture, MAD_QPN) || (from_host && is_sender(capture, block)))
         return;
     write_datagram(capture, packet, mad, block,
                    (uint8_t)(CAPTURE_ARRIVED | (from_host ? CAPTURE_FROM_HOST : 0)));
@@ -462,7 +425,7 @@ void capture_mad_arrived(const struct packet *packet, const uint8_t *mad, bool f
 
 void capture_cnp_sent(struct qp *qp, const struct packet_grh *path, uint32_t dest_qpn)
 {
-    struct capture *capture = current();
+    struct capture *capture = capture_current();
     const struct packet packet = {.opcode = OPCODE_CNP,
                                   .pkey = CNP_PKEY,
                                   .dest_qpn = dest_qpn,
@@ -475,7 +438,7 @@ void capture_cnp_sent(struct qp *qp, const struct packet_grh *path, uint32_t des
 
 void capture_cnp_arrived(struct qp *qp, const struct packet_grh *path)
 {
-    const struct capture *capture = current();
+    const struct capture *capture = capture_current();
     const struct packet packet = {.opcode = OPCODE_CNP,
                                   .pkey = CNP_PKEY,
                                   .dest_qpn = qp->ibv.qp_num,
@@ -509,7 +472,7 @@ static bool wants_frame(const struct capture *capture, uint32_t src_qpn)
 {
     if (!src_qpn)
         return !capture->qpn_count;
-    return wants_qpn(capture, src_qpn) && !is_sender(capture, src_qpn / LOCAL_BLOCK_QPNS);
+    return capture_wants_qpn(capture, src_qpn) && !is_sender(capture, src_qpn / LOCAL_BLOCK_QPNS);
 }
 
 /* Reserved before, so that an answer is recorded behind it. */
@@ -519,7 +482,7 @@ static cold_path bool steer_recorded(const struct steered *frame, uint32_t src_q
                                   .flags = PACKET_FRAME,
                                   .src_qpn = src_qpn,
                                   .payload_length = frame->length};
-    struct capture_slot slot = {.capture = current()};
+    struct capture_slot slot = {.capture = capture_current()};
     bool taken;
 
     if (!slot.capture || !wants_frame(slot.capture, src_qpn))
@@ -537,134 +500,4 @@ static cold_path bool steer_recorded(const struct steered *frame, uint32_t src_q
 bool capture_steer(const struct steered *frame, uint32_t src_qpn)
 {
     return capture_is_attached() ? steer_recorded(frame, src_qpn) : flows_deliver(frame);
-}
-
-/* --- attaching ------------------------------------------------------------------------------------------- */
-
-/* What a delegate does is recorded where its QP is. */
-static bool may_be_captured(const struct qp *qp)
-{
-    return !qp->origin && !qp->handle && !qp->spreads_over;
-}
-
-bool capture_wants(const struct qp *qp)
-{
-    const struct capture *capture = atomic_load_explicit(&chosen, memory_order_acquire);
-
-    return capture && may_be_captured(qp) &&
-           (wants_qpn(capture, qp->ibv.qp_num) ||
-            (is_connected(qp->record) && wants_qpn(capture, qp->record->attributes.dest_qpn)));
-}
-
-static void choose_all_anew(struct capture *capture)
-{
-    /* Release: who sees a capture here sees capture_attached. Who reads the old value holds the lock of a QP that is not
-     * visited yet. */
-    atomic_store_explicit(&chosen, capture, memory_order_release);
-    by_packets_choose_all();
-}
-
-/* ring_bytes: what the size of the file leaves. */
-static bool is_good(const struct capture_header *header, uint32_t ring_bytes)
-{
-    return header->magic == CAPTURE_MAGIC && header->version == CAPTURE_VERSION &&
-           __atomic_load_n(&header->ring_bytes, __ATOMIC_RELAXED) == ring_bytes &&
-           !(ring_bytes & (ring_bytes - 1));
-}
-
-static void capture_free(struct capture *capture)
-{
-    if (capture->header)
-        sys_munmap(capture->header, CAPTURE_DATA + (size_t)capture->ring_bytes);
-    free(capture);
-}
-
-/* The tool can change what it has written at any time: only the copies are used. */
-static int read_header(struct capture *capture)
-{
-    const struct capture_header *header = capture->header;
-
-    if (!is_good(header, capture->ring_bytes))
-        return -EINVAL;
-    capture->ring = (uint8_t *)capture->header + CAPTURE_DATA;
-    capture->snap = __atomic_load_n(&header->snap, __ATOMIC_RELAXED);
-    capture->qpn_count = __atomic_load_n(&header->qpn_count, __ATOMIC_RELAXED);
-    memcpy(capture->qpns, header->qpns, sizeof(capture->qpns));
-    return capture->qpn_count <= CAPTURE_QPNS ? 0 : -EINVAL;
-}
-
-static int map_file(int file, struct capture *capture)
-{
-    uint64_t size;
-    int error = file < 0 ? -EINVAL : memory_file_check(file, &size);
-
-    if (error)
-        return error;
-    if (size < CAPTURE_DATA + CAPTURE_RING_MIN || size > CAPTURE_DATA + (uint64_t)CAPTURE_RING_MAX)
-        return -EINVAL;
-    capture->ring_bytes = (uint32_t)(size - CAPTURE_DATA);
-    capture->header = sys_mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0, &error);
-    if (error)
-        return error;
-    /* A forked child must not write into its parent's capture. */
-    error = sys_madvise(capture->header, size, MADV_DONTFORK);
-    return error ? error : read_header(capture);
-}
-
-static void introduce(struct capture_header *header)
-{
-    header->pid = getpid();
-    snprintf(header->program, sizeof(header->program), "%s", program_invocation_short_name);
-    header->attached_at = sys_now();
-}
-
-int capture_attach(int file, char *why, size_t size)
-{
-    struct capture *capture;
-    int error;
-
-    if (current()) {
-        snprintf(why, size, "the process is being captured already");
-        return -EBUSY;
-    }
-    capture = calloc(1, sizeof(*capture));
-    error = capture ? map_file(file, capture) : -ENOMEM;
-    if (error) {
-        snprintf(why, size, "the process cannot use the capture buffer that softhca gives it: %s",
-                 strerror(-error));
-        if (capture)
-            capture_free(capture);
-        return error;
-    }
-    introduce(capture->header);
-    atomic_store_explicit(&capture_attached, capture, memory_order_release);
-    choose_all_anew(capture);
-    return 1;
-}
-
-void capture_detach(void)
-{
-    struct capture *capture = current();
-
-    if (!capture)
-        return;
-    choose_all_anew(NULL);
-    atomic_store_explicit(&capture_attached, NULL, memory_order_release);
-    rundown_wait(); /* for packets without a QP */
-    capture_free(capture);
-}
-
-void capture_start(void)
-{
-    const char *name = secure_getenv("SOFTHCA_CAPTURE");
-
-    if (name && *name)
-        local_invite_control(name);
-}
-
-/* The parent's ring is not mapped here. */
-void capture_after_fork_in_child(void)
-{
-    atomic_store_explicit(&chosen, NULL, memory_order_relaxed);
-    atomic_store_explicit(&capture_attached, NULL, memory_order_relaxed);
 }
