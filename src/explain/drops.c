@@ -18,9 +18,9 @@ static bool is_known(const uint8_t gid[16])
 static void add_sender(struct words *words, const struct drop_record *drop)
 {
     if (drop->src_qpn)
-        words_add(words, "from QP 0x%06x", drop->src_qpn);
+        words_add(words, " from QP 0x%06x", drop->src_qpn);
     if (is_known(drop->source)) {
-        words_add(words, drop->src_qpn ? " at " : "from ");
+        words_add(words, drop->src_qpn ? " at " : " from ");
         words_add_gid(words, drop->source);
     }
 }
@@ -60,11 +60,13 @@ static void add_reason(struct words *words, enum drop_reason reason, const struc
     }
 }
 
-/* "3 datagrams, the last 0.4 s ago" */
+/* "3 datagrams from QP 0x000012, the last 0.4 s ago" */
 static void add_count(const struct view *view, struct words *words, const struct drop_record *drop,
-                      const char *what)
+                      const char *what, bool with_sender)
 {
     words_add(words, "%llu %s%s", (unsigned long long)drop->count, what, drop->count == 1 ? "" : "s");
+    if (with_sender)
+        add_sender(words, drop);
     if (!drop->ns)
         return;
     words_add(words, drop->count == 1 ? ", " : ", the last ");
@@ -102,14 +104,9 @@ static void explain_drop(const struct view *view, struct out *out, const struct 
     struct words cause = {.length = 0};
 
     words_add(&cause, "%s %s ", object_label(view, qp).text, reason == DROP_NOBODY ? "lost" : "dropped");
-    add_count(view, &cause, drop, "datagram");
+    add_count(view, &cause, drop, "datagram", reason != DROP_NOBODY);
     words_add(&cause, ": ");
     add_reason(&cause, reason, drop, "the QP");
-    if (reason != DROP_NOBODY) {
-        words_add(&cause, " (");
-        add_sender(&cause, drop);
-        words_add(&cause, ")");
-    }
     /* A datagram without a receive is lost on any network, and programs count on that; a Q_Key is never right later. */
     out->wrong = reason == DROP_QKEY;
     out->remarks[REMARK_DROPPED] = 1;
@@ -139,14 +136,11 @@ static bool explain_dropped_requests(const struct view *view, struct out *out, c
         return false;
     words_add(&cause, "%s ", object_label(view, qp).text);
     if (!words_add_fault(view, &cause, qp)) {
-        words_add(&cause, "is in %s ", name_qp_state(qp->qp.state));
+        words_add(&cause, "has been in %s ", name_qp_state(qp->qp.state));
         words_add_since(view, &cause, &qp->qp);
     }
     words_add(&cause, "; it has dropped ");
-    add_count(view, &cause, drop, "request");
-    words_add(&cause, " (");
-    add_sender(&cause, drop);
-    words_add(&cause, ")");
+    add_count(view, &cause, drop, "request", true);
     explanation_begin(view, out, "drops", cause.text);
     describe_sample(view, out, "request_in_state", drop);
     out_line(
@@ -217,25 +211,21 @@ unsigned explain_strays(const struct view *view, struct out *out)
         if (!drop->count || !(types & strays[i].types))
             continue;
         words_add(&cause, "this process dropped ");
-        add_count(view, &cause, drop, strays[i].what);
+        add_count(view, &cause, drop, strays[i].what, true);
         words_add(&cause, ": ");
         if (i == STRAY_QPN || i == STRAY_REQUEST) {
             add_missing(view, &cause, drop->seen);
         } else if (i == STRAY_UNCLAIMED) {
             words_add(&cause, "no process of this host owns QP 0x%06x", drop->seen);
         } else if (i == STRAY_GROUP) {
-            words_add(&cause, "no QP of it is attached to group ");
+            words_add(&cause, "none of its QPs is attached to group ");
             words_add_gid(&cause, drop->group);
-            words_add(&cause, ", which a receiver needs (ibv_attach_mcast)");
+            words_add(&cause, " (to receive: ibv_attach_mcast)");
         } else {
-            words_add(
-                &cause,
-                "no flow rule of it matches a frame of %u bytes, which a receiver needs (ibv_create_flow)",
-                drop->seen);
+            words_add(&cause,
+                      "none of its flow rules matches a frame of %u bytes (to receive: ibv_create_flow)",
+                      drop->seen);
         }
-        words_add(&cause, " (");
-        add_sender(&cause, drop);
-        words_add(&cause, ")");
         explanation_begin(view, out, "drops", cause.text);
         describe_sample(view, out, strays[i].key, drop);
         explanation_end(out);
@@ -265,7 +255,7 @@ static void tell_one(struct search *search, const struct view *view, const struc
         return;
     words_add(&cause, "%s: its datagrams are dropped by %s: %s (", object_label(sender, &from).text,
               where->text, why->text);
-    add_count(view, &cause, drop, "datagram");
+    add_count(view, &cause, drop, "datagram", false);
     words_add(&cause, ")");
     explanation_begin(sender, search->out, "drops", cause.text);
     describe_sample(view, search->out, reason, drop);
@@ -305,10 +295,9 @@ unsigned explain_host_drops(const struct view *view, struct out *out)
         if (!drop->count)
             continue;
         words_add(&cause, "this host dropped ");
-        add_count(there, &cause, drop, "request");
-        words_add(&cause, ": no process of it owns QP 0x%06x (", drop->seen);
-        add_sender(&cause, drop);
-        words_add(&cause, ", seen by process %d)", (int)view_pid(there));
+        add_count(there, &cause, drop, "request", true);
+        words_add(&cause, ": no process of it owns QP 0x%06x (seen by process %d)", drop->seen,
+                  (int)view_pid(there));
         explanation_begin(view, out, "drops", cause.text);
         describe_sample(there, out, "request_to_nobody", drop);
         explanation_end(out);

@@ -242,7 +242,8 @@ static void add_silence(const struct view *view, struct words *words, const stru
             words,
             ": check that dest_qp_num and the GIDs are right at both ends, that the peer's process runs (is "
             "not stopped, hung or ended), that its QP is in RTR or RTS, and that the network lets UDP port "
-            "4791 through. If the peer runs SoftHCA, softhca why on that host says which it was");
+            "4791 through. If the peer runs SoftHCA, run softhca why PID of its process on that host to see "
+            "the cause");
     else
         words_add(words, ": check that it is in RTR or RTS, and that its dest_qp_num is this QP (softhca "
                          "check, as its user)");
@@ -589,7 +590,7 @@ bool explain_fault(const struct view *view, struct out *out, uint32_t number)
     describe_status(view, out, &object);
     if (fault->withdrawn_ns) {
         if (stack_is_recorded(view, fault->withdrawn_stack))
-            out_line(out, 1, "deregistered at");
+            out_line(out, 1, "deregistered by");
         stack_describe(view, out, "deregistered", 2, fault->withdrawn_stack, STACK_LINES);
     }
     if (fault->cause == FAULT_MODIFIED)

@@ -102,21 +102,24 @@ bool words_add_key_reason(const struct view *view, struct words *words, const st
         words_add(words, "no MR%s has this %s", remote ? " or bound MW" : "", name);
         return true;
     case FAULT_KEY_IS_LKEY:
-        words_add(words,
-                  "an lkey was given instead of an rkey: it is that of the MR of %llu bytes at 0x%llx, whose "
-                  "rkey is 0x%08x",
-                  (unsigned long long)fault->region_length, (unsigned long long)fault->region_address,
-                  fault->region_rkey);
+        words_add(
+            words,
+            "an lkey was given instead of an rkey: it is the lkey of the MR of %llu bytes at 0x%llx, whose "
+            "rkey is 0x%08x",
+            (unsigned long long)fault->region_length, (unsigned long long)fault->region_address,
+            fault->region_rkey);
         return true;
     case FAULT_KEY_IS_RKEY:
-        words_add(words,
-                  "an rkey was given instead of an lkey: it is that of the MR of %llu bytes at 0x%llx, whose "
-                  "lkey is 0x%08x",
-                  (unsigned long long)fault->region_length, (unsigned long long)fault->region_address,
-                  fault->region_lkey);
+        words_add(
+            words,
+            "an rkey was given instead of an lkey: it is the rkey of the MR of %llu bytes at 0x%llx, whose "
+            "lkey is 0x%08x",
+            (unsigned long long)fault->region_length, (unsigned long long)fault->region_address,
+            fault->region_lkey);
         return true;
     case FAULT_KEY_SWAPPED:
-        words_add(words, "the %s is byte-swapped: 0x%08x is that of ", name, __builtin_bswap32(fault->key));
+        words_add(words, "the %s is byte-swapped: 0x%08x is the %s of ", name, __builtin_bswap32(fault->key),
+                  name);
         add_region(words, fault);
         return true;
     case FAULT_KEY_WITHDRAWN:
@@ -141,7 +144,7 @@ bool words_add_key_reason(const struct view *view, struct words *words, const st
         return true;
     case FAULT_PD:
         add_region(words, fault);
-        words_add(words, " belongs to PD %llu, but %s to PD %llu", value,
+        words_add(words, " belongs to PD %llu, but %s belongs to PD %llu", value,
                   remote ? "the responder's QP" : "the QP", (unsigned long long)fault->wanted);
         return true;
     case FAULT_ACCESS:

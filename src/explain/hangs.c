@@ -245,9 +245,9 @@ static void describe_send_queue(const struct view *view, struct out *out, const 
     out_number(out, "completed", ended);
     out_line(
         out, 1,
-        "%u of them have completed; their slots are free once the completion of a later, signaled one is "
-        "polled, but no later one is signaled",
-        ended);
+        "%u of the %u have completed; their slots become free once the completion of a later, signaled work "
+        "request is polled, but none of them is signaled",
+        ended, object->qp.send_depth);
     out_line(out, 1, "ibv_post_send() returns ENOMEM from now on; signal at least one in every %u requests",
              object->qp.send_depth);
 }
@@ -279,7 +279,7 @@ static void describe_not_ready(const struct view *view, struct out *out, const s
     words_add(words, requester_failed(view, qp)
                          ? " was refused (RNR NAK), and that QP has gone to ERR: before a message comes, the "
                            "program has to call "
-                         : " was refused (RNR NAK), and is refused until ");
+                         : " was refused (RNR NAK), and will be refused until ");
     if (qp->srq == NO_OBJECT)
         words_add(words, "ibv_post_recv()");
     else

@@ -118,8 +118,10 @@ void words_add_nak(struct words *words, const struct object *qp)
         break;
     }
     if (qp->qp.path.kind == PATH_WIRE)
-        words_add(words, ". If the peer runs SoftHCA, softhca why on that host says which it was");
+        words_add(
+            words,
+            ". If the peer runs SoftHCA, run softhca why PID of its process on that host to see the cause");
     else
-        words_add(words, ". softhca why %d, as the user of that process, says which it was",
+        words_add(words, ". Run softhca why %d as the user of that process to see the cause",
                   (int)qp->qp.path.peer_pid);
 }

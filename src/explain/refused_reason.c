@@ -124,7 +124,7 @@ static bool add_value_reason(struct words *words, const struct refused_record *r
             words_add(words, "SRQ has %llu receive%s posted", low, low == 1 ? "" : "s");
         return true;
     case REFUSAL_OTHER_PD:
-        words_add(words, "%s belongs to PD %llu, but the QP to PD %llu", argument, bits, low);
+        words_add(words, "%s belongs to PD %llu, but the QP belongs to PD %llu", argument, bits, low);
         return true;
     case REFUSAL_UNSUPPORTED:
         words_add_unsupported(words, record, argument);

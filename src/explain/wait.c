@@ -12,7 +12,7 @@ bool words_add_since(const struct view *view, struct words *words, const struct 
         words_add_age(words, view_age(view, qp->provenance.created_ns));
         return true;
     }
-    words_add(words, "since ");
+    words_add(words, "for ");
     words_add_duration(words, view_stamp_age(view, qp->changed));
     words_add(words, ": ibv_modify_qp() by ");
     words_add_thread(view, words, qp->changed_by);
@@ -76,7 +76,7 @@ static void add_retries(struct words *words, const struct qp_record *qp)
     const struct qp_attributes *attributes = &qp->attributes;
 
     if (!attributes->timeout)
-        words_add(words, "; local ACK timeout is 0: nothing is sent again for a lost answer, waits forever");
+        words_add(words, "; local ACK timeout is 0: it waits forever for an answer that is lost");
     else
         words_add(words, "; retry %u of %u",
                   attributes->retry_count - min_of(qp->sender.retries_left, attributes->retry_count),

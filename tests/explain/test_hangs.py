@@ -95,9 +95,9 @@ CAUSES = {
     "never-signaled": (r"^QP 0x[0-9a-f]{6}: its send queue is full, and stays so unless a work request fails: all 8 slots hold work requests without "
                        r"IBV_SEND_SIGNALED$", None),
     "no-receive-posted": (r"^QP 0x[0-9a-f]{6} has no receive posted: a SEND of QP 0x[0-9a-f]{6} (at \S+ )?(of process \d+ )?was "
-                          r"refused \(RNR NAK\), and is refused until ibv_post_recv\(\)$",
+                          r"refused \(RNR NAK\), and will be refused until ibv_post_recv\(\)$",
                           r"^QP 0x[0-9a-f]{6}: 1 outstanding send for .*(has no receive posted \(RNR\)| at \S+ answers RNR NAK \()"),
-    "srq-ran-dry": (r"^QP 0x[0-9a-f]{6} has no receive posted: a SEND of .* was refused \(RNR NAK\), and is refused until "
+    "srq-ran-dry": (r"^QP 0x[0-9a-f]{6} has no receive posted: a SEND of .* was refused \(RNR NAK\), and will be refused until "
                     r"ibv_post_srq_recv\(\) to SRQ 0$",
                     r"^QP 0x[0-9a-f]{6}: 1 outstanding send for .*(has no receive posted \(RNR\)| at \S+ answers RNR NAK \()"),
     "peer-stopped": (STOPPED, None),

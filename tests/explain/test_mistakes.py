@@ -43,7 +43,7 @@ READ = r"RDMA READ of 64 bytes from 0x[0-9a-f]+ with rkey 0x[0-9a-f]{8}"
 ATOMIC = r"fetch and add of 8 bytes to 0x[0-9a-f]+ with rkey 0x[0-9a-f]{8}"
 SGE = r", \d+ bytes at 0x[0-9a-f]+ with lkey 0x[0-9a-f]{8}: "
 REFUSED = f"{QP} at 127.0.0.1 refused it "
-WHICH = r"\. If the peer runs SoftHCA, softhca why on that host says which it was$"
+WHICH = r"\. If the peer runs SoftHCA, run softhca why PID of its process on that host to see the cause$"
 FLAG = {WRITE: "IBV_ACCESS_REMOTE_WRITE", READ: "IBV_ACCESS_REMOTE_READ", ATOMIC: "IBV_ACCESS_REMOTE_ATOMIC"}
 # Only of a message that takes more than one packet at some path MTU.
 MTU = r"or path_mtu of that QP is not \d+ bytes, which it is here" + WHICH
@@ -56,7 +56,8 @@ RNR = rf"{QP} at 127.0.0.1 answered RNR NAK \(it had no receive posted, or is a 
 IMMEDIATE = r"\(an RDMA WRITE with immediate takes a receive, as a SEND does\)$"
 
 BY = r"by thread \d+ \(\S+\)"
-REQUESTS = r"\d+ requests?(, the last|,) [\d.]+ m?s ago"
+SENDER = "SENDER"  # by path: over the network the packets do not say of which QP they are
+REQUESTS = rf"\d+ requests? {SENDER}(, the last|,) [\d.]+ m?s ago"
 
 
 class Mistake:
@@ -79,8 +80,8 @@ def access(reason, request=WRITE):
 
 
 EXPECTED = {
-    "rkey-is-lkey": access(r"an lkey was given instead of an rkey: it is that of the MR of 4096 bytes at 0x[0-9a-f]+, whose rkey is 0x[0-9a-f]{8}$"),
-    "rkey-swapped": access(r"the rkey is byte-swapped: 0x[0-9a-f]{8} is that of " + REMOTE, READ),
+    "rkey-is-lkey": access(r"an lkey was given instead of an rkey: it is the lkey of the MR of 4096 bytes at 0x[0-9a-f]+, whose rkey is 0x[0-9a-f]{8}$"),
+    "rkey-swapped": access(r"the rkey is byte-swapped: 0x[0-9a-f]{8} is the rkey of " + REMOTE, READ),
     "rkey-unknown": access(r"no MR or bound MW has this rkey$"),
     "range-too-long": access(r"the range ends 100 bytes past the end of " + REMOTE),
     "range-too-early": access(r"the range begins 16 bytes before the start of " + REMOTE),
@@ -94,7 +95,7 @@ EXPECTED = {
                                        fr"qp_access_flags of {QP} lack IBV_ACCESS_REMOTE_WRITE$",
                                        f"{INVALID}qp_access_flags of that QP lack IBV_ACCESS_REMOTE_WRITE{WHICH}", WRITE + ": "),
     "far-deregistered": access(r"the MR of this rkey was deregistered \d.* ago by thread \d+"),
-    "far-other-pd": access(REMOTE + r" belongs to PD \d+, but (the QP|the responder's QP) to PD \d+$"),
+    "far-other-pd": access(REMOTE + r" belongs to PD \d+, but (the QP|the responder's QP) belongs to PD \d+$"),
     "window-rebound": access(r"the MW was bound again, its rkey is 0x[0-9a-f]{8} now$"),
     "window-unbound": access(r"the MW of this rkey is not bound any more: it was invalidated, or bound with length 0$"),
     "window-never-bound": access(r"the MW of this rkey was never bound \(ibv_bind_mw, IBV_WR_BIND_MW\)$"),
@@ -121,23 +122,23 @@ EXPECTED = {
     "no-receive-for-immediate": Mistake(fr"RDMA WRITE with immediate of 64 bytes to .*: {QP}.* had no receive posted \(RNR NAK\), and "
                                         fr"rnr_retry is 0 {IMMEDIATE}", None,
                                         fr"RDMA WRITE with immediate of 64 bytes to .*: {RNR}, and rnr_retry is 0 {IMMEDIATE}"),
-    "lkey-is-rkey": Mistake(fr"RDMA WRITE{SGE}an rkey was given instead of an lkey: it is that of the MR of 4096 bytes at 0x[0-9a-f]+, whose lkey is "
+    "lkey-is-rkey": Mistake(fr"RDMA WRITE{SGE}an rkey was given instead of an lkey: it is the rkey of the MR of 4096 bytes at 0x[0-9a-f]+, whose lkey is "
                             r"0x[0-9a-f]{8}$"),
     "lkey-unknown": Mistake(fr"SEND{SGE}no MR has this lkey$"),
     "local-too-long": Mistake(fr"SEND{SGE}the range ends 100 bytes past the end of {MR}$"),
-    "near-other-pd": Mistake(fr"SEND{SGE}{MR} belongs to PD \d+, but (the QP|the responder's QP) to PD \d+$"),
+    "near-other-pd": Mistake(fr"SEND{SGE}{MR} belongs to PD \d+, but (the QP|the responder's QP) belongs to PD \d+$"),
     "read-without-local-write": Mistake(fr"RDMA READ{SGE}{MR} lacks IBV_ACCESS_LOCAL_WRITE, it was registered with no access "
                                         "flags$"),
     "far-destroyed": Mistake(fr"{WRITE}: {QP}.* was destroyed [\d.]+ m?s ago {BY}$", None,
                              fr"{WRITE}: {SILENT}",
-                             silent=fr"^this process dropped {REQUESTS}: {QP} was destroyed [\d.]+ m?s ago {BY} \("),
-    "far-reset": Mistake(fr"{WRITE}: {QP}.* is in RESET \(since [\d.]+ m?s: ibv_modify_qp\(\) {BY}\), where it drops all "
+                             silent=fr"^this process dropped {REQUESTS}: {QP} was destroyed [\d.]+ m?s ago {BY}"),
+    "far-reset": Mistake(fr"{WRITE}: {QP}.* is in RESET \(for [\d.]+ m?s: ibv_modify_qp\(\) {BY}\), where it drops all "
                          r"requests$", None,
                          fr"{WRITE}: {SILENT}",
-                         silent=fr"^{QP} is in RESET since [\d.]+ m?s: ibv_modify_qp\(\) {BY}; it has dropped {REQUESTS} \("),
+                         silent=fr"^{QP} has been in RESET for [\d.]+ m?s: ibv_modify_qp\(\) {BY}; it has dropped {REQUESTS}"),
     "far-in-error": Mistake(fr"{WRITE}: {QP}.* went to ERR .*: ibv_modify_qp\(IBV_QPS_ERR\) by thread", None,
                             fr"{WRITE}: {SILENT}",
-                            silent=fr"^{QP} went to ERR( [\d.]+ m?s ago)?: ibv_modify_qp\(IBV_QPS_ERR\) {BY}; it has dropped {REQUESTS} \("),
+                            silent=fr"^{QP} went to ERR( [\d.]+ m?s ago)?: ibv_modify_qp\(IBV_QPS_ERR\) {BY}; it has dropped {REQUESTS}"),
     "far-left": Mistake(fr"SEND of 64 bytes: (no process of this host owns {QP}: dest_qp_num is wrong, or its owner is not running "
                         r"yet or has ended|peer process \d+ has ended)$", None,
                         fr"SEND of 64 bytes: {SILENT}", paths=("ring", "cma", "mapped", "wire")),
@@ -147,7 +148,7 @@ EXPECTED = {
                          r"probably differs from rq_psn there \(retry_cnt 2\)$"),
     "wrong-qpn": Mistake(fr"SEND of 64 bytes: no process of this host owns {QP}: dest_qp_num is wrong", None,
                          fr"SEND of 64 bytes: {SILENT}",
-                         silent=fr"^(this process|this host) dropped {REQUESTS}: no process of (this host|it) owns {QP} \("),
+                         silent=fr"^(this process|this host) dropped {REQUESTS}: no process of (this host|it) owns {QP}"),
     "wrong-mtu": Mistake(fr"SEND of 2048 bytes: path_mtu of the two ends differs: it is 1024 bytes at {QP}, and 2048 at {QP}$",
                          fr"incoming SEND from {QP}.*: path_mtu of the two ends (differs: it is 1024 bytes at {QP}, and (2048|more) at|"
                          fr"probably differs: it is 1024 bytes at {QP}, and a packet with 2048 bytes of payload came from) {QP}$",
@@ -217,7 +218,7 @@ def check(name, path):
         if name == "far-stopped":
             run.why(run.far, re.compile(fr"^process {run.far} is stopped: until it is continued \(kill -CONT {run.far}\) it takes no SENDs"))
         if mistake.silent and (path == "wire" or name != "wrong-qpn"):
-            run.why(run.far, re.compile(mistake.silent + (r"from 127\.0\.0\.1" if path == "wire" else f"from {QP}")))
+            run.why(run.far, re.compile(mistake.silent.replace(SENDER, r"from 127\.0\.0\.1" if path == "wire" else f"from {QP}")))
 
 
 def test_each_program_has_its_words():

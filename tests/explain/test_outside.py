@@ -192,7 +192,7 @@ def test_a_peer_whose_memory_is_read():
 def test_peer_gone():
     with Situation("dead-peer") as situation:
         situation.until_it_hangs()
-        eventually(r"is not acknowledged yet: peer process \d+ has ended; local ACK timeout is 0: nothing is sent again for a lost answer, waits forever$",
+        eventually(r"is not acknowledged yet: peer process \d+ has ended; local ACK timeout is 0: it waits forever for an answer that is lost$",
                    situation.pid, "0x100")  # the news is on its way
         situation.end()
 
@@ -207,7 +207,7 @@ def test_nobody_there():
 def test_send_queue_drained():
     with Situation("sqd") as situation:
         situation.until_it_hangs()
-        matches(r"has not been sent: the QP is in SQD \(since [\d.]+ m?s: ibv_modify_qp\(\) by thread \d+ \(situations\)\): no new work request is started$", why(situation.pid, "0x100"))
+        matches(r"has not been sent: the QP is in SQD \(for [\d.]+ m?s: ibv_modify_qp\(\) by thread \d+ \(situations\)\): no new work request is started$", why(situation.pid, "0x100"))
         situation.end()
 
 
@@ -273,7 +273,7 @@ def test_over_the_network_nobody_acknowledges():
         with over_the_network(name) as situation:
             situation.until_it_hangs()
             eventually(r"^wr_id 256 \(0x100\), SEND of QP .* was sent .* ago and waits for the acknowledgement of QP 0x[0-9a-f]+ "
-                       r"at \S+; local ACK timeout is 0: nothing is sent again for a lost answer, waits forever; last packet from the peer .* ago$", situation.pid, "0x100")
+                       r"at \S+; local ACK timeout is 0: it waits forever for an answer that is lost; last packet from the peer .* ago$", situation.pid, "0x100")
             eventually(r"^QP .*: 1 outstanding send for .*: sent, waiting for the acknowledgement of QP 0x[0-9a-f]+ at ", situation.pid)
             situation.end()
 

@@ -139,8 +139,7 @@ static void retries_are_counted(void **state)
     sender->retries_left = 1;
     assert_contains(why(100), "retry 4 of 5");
     attributes->timeout = 0;
-    assert_contains(why(100),
-                    "local ACK timeout is 0: nothing is sent again for a lost answer, waits forever");
+    assert_contains(why(100), "local ACK timeout is 0: it waits forever for an answer that is lost");
     /* Nonsense is told as nonsense, and no more. */
     attributes->timeout = 14;
     sender->retries_left = 200;
@@ -214,7 +213,7 @@ static void where_the_peer_is(void **state)
     f->qps[0].changed_by = 77;
     assert_contains(
         why(101),
-        "the QP is in SQD (since 1.2 s: ibv_modify_qp() by thread 77): no new work request is started");
+        "the QP is in SQD (for 1.2 s: ibv_modify_qp() by thread 77): no new work request is started");
 }
 
 /* dest_qpn is of connected QPs only. */
@@ -1032,8 +1031,8 @@ static void datagrams_that_were_dropped(void **state)
         .count = 2, .ns = FIXTURE_AGO(400), .seen = 0x1234, .wanted = 0x5678, .src_qpn = 0x42};
     assert_contains(
         said(drops_for_qkey, OBJECT_QP, 0),
-        "dropped 2 datagrams, the last 400 ms ago: Q_Key 0x00001234, but that of the QP is 0x00005678 "
-        "(from QP 0x000042)");
+        "dropped 2 datagrams from QP 0x000042, the last 400 ms ago: Q_Key 0x00001234, but that of the QP is "
+        "0x00005678");
 }
 
 #define TEST(function) cmocka_unit_test_setup_teardown(function, begin, end_test)
