@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# usage: install-deps.sh GROUP…   (build, demo, check, distro, cross, emulated, ubuntu, screen, package, roots, long, bench, guest)
+# usage: install-deps.sh GROUP…   (build, demo, check, distro, cross, emulated, ubuntu, screen, package, container, roots, long, bench, guest)
 # Installs with apt what is missing of the named groups, through sudo when not root. Touches nothing, and needs no
 # network, when everything is there.
 set -euo pipefail
@@ -24,8 +24,10 @@ ubuntu=(debootstrap ubuntu-archive-keyring)
 # What softhca top needs to be built with a terminal interface, which whoever installs it expects.
 screen=(libncurses-dev)
 package=("${screen[@]}" build-essential debhelper dpkg-dev lintian rpm)
+# What builds an image and runs it.
+container=(podman crun)
 # What makes and looks into roots of other distributions, whose own packages are installed there.
-roots=(debootstrap binutils util-linux iproute2 python3)
+roots=(debootstrap binutils util-linux iproute2 python3 python3-yaml)
 long=("${roots[@]}" spin gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user flex bison openmpi-bin libopenmpi-dev mpich
       libmpich-dev tgt libiscsi-bin libiscsi-dev g++ libgloo-dev librpma-dev ceph-mon ceph-osd ceph-common
       qemu-system-arm qemu-system-mips qemu-system-misc qemu-system-ppc qemu-system-sparc dapl2-utils)
@@ -46,6 +48,7 @@ for group in "$@"; do
     ubuntu) wanted+=("${ubuntu[@]}") ;;
     screen) wanted+=("${screen[@]}") ;;
     package) wanted+=("${package[@]}") ;;
+    container) wanted+=("${container[@]}") ;;
     roots) wanted+=("${roots[@]}") ;;
     long) wanted+=("${long[@]}") ;;
     bench) wanted+=("${bench[@]}") ;;
