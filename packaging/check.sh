@@ -190,7 +190,7 @@ for what in "$@"; do
         inside --net sh -c 'dpkg -V libibverbs1; md5sum /usr/lib/*/libibverbs.so.1* /usr/lib/*/librdmacm.so.1*' >"$work/after" 2>/dev/null || true
         try cmp "$work/before" "$work/after"
         [ -z "$(inside --net find / -xdev -name '*softhca*' ! -path '/softhca*' ! -path '/etc/*.d/softhca' ! -path '/run/*')" ]
-        good "deb: built without errors of lintian, installed, used, purged"
+        good "deb: built without warnings of lintian, installed, used, purged"
         ;;
     rpm)
         begin $newest package build package
