@@ -83,7 +83,7 @@ lint:
 	@scripts/lint.sh
 
 clean:
-	@rm -rf build build-gcc build-clang build-asan build-tsan build-install build-distros
+	@rm -rf build build-gcc build-clang build-asan build-tsan build-install build-distros build-packages
 
 help:
 	@echo 'make                        build/softhca and build/lib'

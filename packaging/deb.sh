@@ -19,8 +19,7 @@ softhca ($version) unstable; urgency=medium
 END
 mkdir -p dist
 (cd "$top" && dpkg-buildpackage --build=binary --unsigned-changes --unsigned-buildinfo --no-check-builddeps)
-# Nothing of what lintian only warns about hinders anybody to install it.
-lintian --fail-on error --suppress-tags dir-or-file-in-home,bogus-mail-host "$work"/*.changes || {
+lintian --fail-on error,warning --suppress-tags dir-or-file-in-home,bogus-mail-host "$work"/*.changes || {
     echo "deb.sh: lintian refuses the packages" >&2
     exit 1
 }

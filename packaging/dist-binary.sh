@@ -17,7 +17,7 @@ distro_begin bullseye
 for architecture in "$@"; do
     options=(--prefix /usr/local --libdir lib --buildtype release -Dstrip=true -Dtests=false -Dbench=false)
     case $architecture in
-    x86_64) distro_with full build distro ;;
+    x86_64) distro_with binary build screen ;;
     aarch64)
         distro_with cross build cross
         options+=(--cross-file packaging/aarch64.ini)
@@ -25,7 +25,7 @@ for architecture in "$@"; do
     *) echo "dist-binary.sh: no architecture '$architecture'" >&2; exit 2 ;;
     esac
     name=softhca-$version-linux-$architecture
-    distro_tree
+    distro_tree package
     rm -rf "$tree/build-dist"
     inside --net meson setup build-dist "${options[@]}" >"$work/log" 2>&1 &&
         inside --net ninja -C build-dist >>"$work/log" 2>&1 &&

@@ -2,16 +2,16 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 """Prints, as a script for bash, what a file of packaging/ has a machine do, so that it can be done in a fresh root.
 
-usage: steps.py action.yml [INPUT=VALUE…]     the steps of a GitHub Action,; what is added to its output is a later step
+usage: steps.py action.yml [INPUT=VALUE…]     the steps of a GitHub Action; what is added to its output is a later step;
+                                             github.NAME=VALUE is of the runner's context
        steps.py gitlab-ci.yml [VARIABLE=VALUE…]   the job, before_script and script
-       steps.py Containerfile FOLDER          the instructions but FROM; FOLDER is the build context
 """
 
-import glob
-import os
 import re
 import shlex
 import sys
+
+import yaml
 
 # What a later step sees of the earlier ones: https://docs.github.com, "Workflow commands", environment files.
 RUNNER = '''set -euo pipefail
@@ -43,11 +43,12 @@ def holds(condition, values):
 
 def action(document, given):
     values = {f'inputs.{name}': str(what.get('default', '')) for name, what in document['inputs'].items()}
-    for name, value in given.items():
-        if f'inputs.{name}' not in values:
-            raise SystemExit(f'steps.py: the action has no input {name}')
-        values[f'inputs.{name}'] = value
     values.update({'github.server_url': 'https://github.invalid', 'github.action_repository': 'softhca/softhca'})
+    for name, value in given.items():
+        name = name if '.' in name else f'inputs.{name}'
+        if name not in values:
+            raise SystemExit(f'steps.py: the action has no {name}')
+        values[name] = value
     if document['runs']['using'] != 'composite':
         raise SystemExit('steps.py: only composite actions are known')
     print(RUNNER)
@@ -69,35 +70,8 @@ def gitlab(document, given):
         print(line)
 
 
-def containerfile(path, context):
-    print('set -euo pipefail')
-    entrypoint, command = [], []
-    for line in re.sub(r'\\\n', '', open(path, encoding='utf-8').read()).splitlines():
-        word, _, rest = line.partition(' ')
-        if not line or word.startswith('#') or word == 'FROM':
-            continue
-        if word == 'ADD':
-            *sources, target = rest.split()
-            for pattern in sources:
-                found = glob.glob(os.path.join(context, pattern))
-                if len(found) != 1 or not found[0].endswith('.tar.gz'):
-                    raise SystemExit(f'steps.py: {pattern} is {found}, and not one tarball')
-                print(f'mkdir -p {target} && tar -xzf {shlex.quote(found[0])} -C {target}')
-        elif word == 'RUN':
-            print(f'sh -c {shlex.quote(rest)}')
-        elif word in ('ENTRYPOINT', 'CMD'):
-            (entrypoint if word == 'ENTRYPOINT' else command).extend(re.findall(r'"([^"]*)"', rest))
-        else:
-            raise SystemExit(f'steps.py: no instruction {word} is known')
-    print('cd / && ' + shlex.join(entrypoint + command))
-
-
 def main():
     path, *rest = sys.argv[1:]
-    if path.endswith('Containerfile'):
-        containerfile(path, *rest)
-        return
-    import yaml  # pylint: disable=import-outside-toplevel
     with open(path, encoding='utf-8') as file:
         document = yaml.safe_load(file)
     (action if 'runs' in document else gitlab)(document, dict(pair.split('=', 1) for pair in rest))

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# usage: install-deps.sh GROUP…   (build, demo, check, distro, cross, emulated, ubuntu, package, roots, long, bench, guest)
+# usage: install-deps.sh GROUP…   (build, demo, check, distro, cross, emulated, ubuntu, screen, package, container, roots, long, bench, guest)
 # Installs with apt what is missing of the named groups, through sudo when not root. Touches nothing, and needs no
 # network, when everything is there.
 set -euo pipefail
@@ -15,14 +15,19 @@ check=("${demo[@]}" libcmocka-dev clang clang-format clang-tidy libclang-rt-14-d
 distro=("${demo[@]}" clang libcmocka-dev binutils util-linux procps python3-pyverbs rdma-core ibverbs-providers
         rdmacm-utils qperf fio ucx-utils libfabric-bin openmpi-bin libopenmpi-dev mpich libmpich-dev iperf3 curl socat)
 # For another processor (packaging/dist-binary.sh): the libraries are that processor's, which apt has to be told of.
-cross=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross libibverbs-dev:arm64 librdmacm-dev:arm64 libdeflate-dev:arm64)
+cross=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross libibverbs-dev:arm64 librdmacm-dev:arm64 libdeflate-dev:arm64
+       libncurses-dev:arm64)
 # That the tests of it can be built and run as well.
 emulated=(libcmocka-dev:arm64 qemu-user binutils-aarch64-linux-gnu procps iproute2)
 # What makes roots of Ubuntu (scripts/distro.sh): Debian 12 has neither the keys nor a script for 24.04.
 ubuntu=(debootstrap ubuntu-archive-keyring)
-package=(build-essential debhelper dpkg-dev lintian rpm)
+# What softhca top needs to be built with a terminal interface, which whoever installs it expects.
+screen=(libncurses-dev)
+package=("${screen[@]}" build-essential debhelper dpkg-dev lintian rpm)
+# What builds an image and runs it.
+container=(podman crun)
 # What makes and looks into roots of other distributions, whose own packages are installed there.
-roots=(debootstrap binutils util-linux iproute2 python3)
+roots=(debootstrap binutils util-linux iproute2 python3 python3-yaml)
 long=("${roots[@]}" spin gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user flex bison openmpi-bin libopenmpi-dev mpich
       libmpich-dev tgt libiscsi-bin libiscsi-dev g++ libgloo-dev librpma-dev ceph-mon ceph-osd ceph-common
       qemu-system-arm qemu-system-mips qemu-system-misc qemu-system-ppc qemu-system-sparc dapl2-utils)
@@ -41,7 +46,9 @@ for group in "$@"; do
     cross) wanted+=("${cross[@]}") ;;
     emulated) wanted+=("${emulated[@]}") ;;
     ubuntu) wanted+=("${ubuntu[@]}") ;;
+    screen) wanted+=("${screen[@]}") ;;
     package) wanted+=("${package[@]}") ;;
+    container) wanted+=("${container[@]}") ;;
     roots) wanted+=("${roots[@]}") ;;
     long) wanted+=("${long[@]}") ;;
     bench) wanted+=("${bench[@]}") ;;

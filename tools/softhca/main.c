@@ -14,7 +14,7 @@ static const struct {
     const char *summary;
 } commands[] = {
     {"run", command_run, "run a program with SoftHCA's RDMA devices"},
-    {"watch", command_watch, "run a program with the RDMA NIC it has, and explain what goes wrong"},
+    {"watch", command_watch, "run a program on its RDMA NIC, and explain what goes wrong"},
     {"devices", command_devices, "list the devices that programs under softhca run see"},
     {"ps", command_ps, "list the processes that use SoftHCA, and their objects"},
     {"top", command_top, "show processes, QPs, rates and latencies, live"},
