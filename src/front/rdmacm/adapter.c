@@ -7,8 +7,7 @@
 #include "base/lock.h"
 #include "base/log.h"
 #include "front/rdmacm/front.h"
-
-#define GIDS_MAX 256
+#include "rules/limits.h"
 
 /* Guards the list of adapters, which only grows, and their PDs. */
 static struct lock adapters_lock = LOCK_INIT;
@@ -101,11 +100,11 @@ static bool serves(const union ibv_gid *entry, const union ibv_gid *gid)
 /* Caller holds adapters_lock. */
 static struct adapter *search(const union ibv_gid *gid, uint32_t ifindex, uint8_t *ret_sgid_index)
 {
-    struct ibv_gid_entry *entries = calloc(GIDS_MAX, sizeof(*entries));
+    struct ibv_gid_entry entries[LIMIT_GIDS];
     struct adapter *found = NULL;
 
-    for (unsigned i = 0; entries && i < adapter_count && !found; i++) {
-        ssize_t count = ibv_query_gid_table(adapters[i].verbs, entries, GIDS_MAX, 0);
+    for (unsigned i = 0; i < adapter_count && !found; i++) {
+        ssize_t count = ibv_query_gid_table(adapters[i].verbs, entries, LIMIT_GIDS, 0);
 
         for (ssize_t j = 0; j < count && !found; j++) {
             if (!serves(&entries[j].gid, gid) || (ifindex && entries[j].ndev_ifindex != ifindex))
@@ -114,7 +113,6 @@ static struct adapter *search(const union ibv_gid *gid, uint32_t ifindex, uint8_
             *ret_sgid_index = (uint8_t)entries[j].gid_index;
         }
     }
-    free(entries);
     return found;
 }
 
