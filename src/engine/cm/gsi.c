@@ -182,20 +182,33 @@ void gsi_lane_down(struct lane_state *state)
         waiting_free(outgoing_of(node));
 }
 
+/* Written at once where nothing waits, which charges nobody. state->lock held. */
+static bool written_at_once(struct lane *lane, const struct lane_state *state,
+                            const struct outgoing *outgoing)
+{
+    return list_empty(&state->mads) && write_mad(lane, outgoing) != -EAGAIN;
+}
+
 /* Takes ownership of the MAD. In a rundown section. */
 static void send_on_link(struct link *link, struct outgoing *outgoing)
 {
     struct lane *lane = link_lane(link, MAD_QPN);
     struct lane_state *state = lane_state(lane);
+    bool written, waits = false;
 
-    if (!may_wait_in(link, outgoing)) {
-        outgoing_free(outgoing);
-        return;
-    }
     lock_acquire(&state->lock);
-    list_push_back(&state->mads, &outgoing->node);
+    written = written_at_once(lane, state, outgoing);
+    if (!written)
+        waits = may_wait_in(link, outgoing);
+    if (waits)
+        list_push_back(&state->mads, &outgoing->node);
     lock_release(&state->lock);
-    gsi_lane_writable(lane, state);
+    if (written)
+        lane_ring(lane);
+    if (waits)
+        gsi_lane_writable(lane, state);
+    else
+        outgoing_free(outgoing);
 }
 
 /* --- which link ----------------------------------------------------------------------------------------- */
