@@ -277,6 +277,21 @@ static void wait_for_name(const char *name, struct outgoing *outgoing)
         gsi_found(begin, NULL);
 }
 
+/* Waits with others for a link to the holder of the name. Takes ownership of the MAD, or returns false: nobody waits. */
+static bool joins_search(const char *name, struct outgoing *outgoing)
+{
+    struct search *search;
+    bool joins;
+
+    lock_acquire(&gsi_lock);
+    search = search_for(name);
+    joins = search && may_wait(outgoing);
+    if (joins)
+        list_push_back(&search->waiting, &outgoing->node);
+    lock_release(&gsi_lock);
+    return joins;
+}
+
 static struct search *take_search(uint64_t cookie)
 {
     struct search *found = NULL;
@@ -406,6 +421,8 @@ static void send_to_service(uint64_t service_id, struct outgoing *outgoing)
             send_on_link(link, outgoing);
             return;
         }
+        if (joins_search(names[i], outgoing))
+            return;
     }
     for (unsigned i = 0; i < count; i++) {
         if (send_to_holder(names[i], outgoing))
@@ -420,12 +437,15 @@ static void send_to_block(uint32_t block, struct outgoing *outgoing)
     struct link *link = local_known_owner(block);
     char name[LOCAL_BLOCK_NAME_MAX + 1];
 
+    if (link) {
+        send_on_link(link, outgoing);
+        return;
+    }
     local_block_name(block, name);
-    if (!link)
-        link = local_name_recall(name);
+    link = local_name_recall(name);
     if (link)
         send_on_link(link, outgoing);
-    else if (!send_to_holder(name, outgoing))
+    else if (!joins_search(name, outgoing) && !send_to_holder(name, outgoing))
         respond_for_absent(outgoing);
 }
 
