@@ -25,6 +25,8 @@ static void ip(const char *command)
     CHECK(system(line) == 0, "%s", line);
 }
 
+static struct ibv_context *device; /* of what source_of() has resolved */
+
 /* The source address that a destination is reached from, as text; "" if it cannot be resolved. */
 static const char *source_of(const char *destination)
 {
@@ -39,6 +41,7 @@ static const char *source_of(const char *destination)
     CM_ZERO(rdma_resolve_addr(near.id, NULL, as_sockaddr(&to), 2000));
     seen = cm_next(&near);
     *text = '\0';
+    device = near.id->verbs;
     if (seen.type == RDMA_CM_EVENT_ADDR_RESOLVED)
         inet_ntop(AF_INET, &((struct sockaddr_in *)rdma_get_local_addr(near.id))->sin_addr, text,
                   sizeof text);
@@ -66,6 +69,33 @@ static void an_address_that_is_removed_is_not_resolved(void **state)
         assert_string_equal(source_of(FIRST), FIRST);
         ip("address delete " FIRST "/32 dev lo");
         assert_string_equal(source_of(FIRST), "");
+    }
+}
+
+static struct ibv_context *device_of(const char *address)
+{
+    assert_string_equal(source_of(address), address);
+    return device;
+}
+
+static void an_address_is_of_the_interface_that_has_it(void **state)
+{
+    struct ibv_context *of_lo, *of_other;
+
+    begin();
+    of_lo = device_of("127.0.0.1");
+    if (strcmp(source_of("10.77.0.1"), "") == 0)
+        skip_because("no interface but lo");
+    of_other = device_of("10.77.0.1");
+    assert_ptr_not_equal(of_lo, of_other);
+    for (int i = 0; i < 3; i++) {
+        ip("address add " FIRST "/32 dev lo");
+        EVENTUALLY(device_of(FIRST) == of_lo, "lo");
+        assert_ptr_equal(device_of("127.0.0.1"), of_lo);
+        ip("address delete " FIRST "/32 dev lo");
+        ip("address add " FIRST "/32 dev test0");
+        EVENTUALLY(device_of(FIRST) == of_other, "test0");
+        ip("address delete " FIRST "/32 dev test0");
     }
 }
 
@@ -238,6 +268,7 @@ static void a_forked_child_takes_nothing_from_its_parent(void **state)
 
 static const struct test tests[] = {
     TEST(an_address_that_is_removed_is_not_resolved),
+    TEST(an_address_is_of_the_interface_that_has_it),
     TEST(the_source_is_the_one_of_the_route),
     TEST(more_changes_than_a_socket_holds_are_seen),
     TEST(the_kernel_is_asked_once_a_second),
