@@ -160,6 +160,16 @@ void agent_leave(void)
     pthread_setcancelstate(before, NULL);
 }
 
+void agent_look(void)
+{
+    lock_acquire(&cm_lock);
+}
+
+void agent_looked(void)
+{
+    lock_release(&cm_lock);
+}
+
 static void make_ready(void)
 {
     if (!ready)
