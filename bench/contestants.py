@@ -436,6 +436,11 @@ def tcp_connect(bench):
     return float(words[1]), float(words[3])
 
 
+def udp_connect(bench):
+    """Microseconds per connection of the messages and wake-ups of the network path, without a library."""
+    return float(bench.single([bench.tool('bench_udp_connect'), *map(str, bench.cpus), str(CONNECTIONS)]).split()[1])
+
+
 def field_of(sizes, bench, locals_):
     """Everybody, in the order of the table's columns."""
     out = [CacheLine(bench),

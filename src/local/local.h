@@ -162,8 +162,8 @@ bool local_name_is_held(const char *text);
 /* The link to the holder of the name. In a rundown section. 0; -ECONNREFUSED: no holder; -EAGAIN: there is a holder,
  * but no link yet, which local_name_search() sets up; -EMFILE, -ENOMEM... */
 int local_name_find(const char *text, struct link **ret_link);
-/* As local_name_find(), without a system call that the holder has to answer: of a name that was found twice, of a process
- * of this user, none of whose names has ended since. NULL: local_name_find() tells. In a rundown section. */
+/* As local_name_find(), without a system call that the holder has to answer: of a name of this process, or one that was
+ * found twice, of a process of this user, none of whose names has ended since. NULL: local_name_find() tells. In a rundown section. */
 struct link *local_name_recall(const char *text);
 /* Sets up a link to the holder of the name. 0: ops->found(cookie) follows; -ENOMEM. */
 int local_name_search(const char *text, uint64_t cookie);

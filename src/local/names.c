@@ -33,7 +33,8 @@ socklen_t names_address(const char *text, struct sockaddr_un *ret_address)
 
 struct local_name {
     struct event_source listener;
-    struct list node;
+    struct list node, by_text; /* by_text: in own_names, as long as the name is held */
+    char text[LOCAL_NAME_MAX + 1];
     /* Held while connections are accepted and while the socket is closed, because the program may reuse the number of
      * a closed descriptor at once. */
     struct lock lock;
@@ -42,6 +43,8 @@ struct local_name {
 static struct lock names_lock = LOCK_INIT; /* guards all variables below; outside of local_name.lock */
 static struct list names = {&names, &names}, released = {&released, &released};
 static bool watching = true;
+#define OWN_BUCKETS 64u
+static struct list own_names[OWN_BUCKETS]; /* by hash of the text; next is NULL before the first */
 
 /* ended_lock is a leaf. It guards names_ended, and that of every link (ring_control). */
 static struct lock ended_lock = LOCK_INIT;
@@ -68,6 +71,7 @@ void names_after_fork_in_child(void)
     /* Their elements are leaked: another thread may have been linking one. */
     list_init(&names);
     list_init(&released);
+    memset(own_names, 0, sizeof(own_names));
     watching = true;
 }
 
@@ -117,6 +121,20 @@ static void listener_ready(struct event_source *source, uint32_t events)
         handshake_pause_accepting();
 }
 
+/* FNV-1a. names_lock held. */
+static struct list *bucket_of(const char *text)
+{
+    struct list *bucket;
+    uint32_t hash = 2166136261u;
+
+    for (; *text; text++)
+        hash = (hash ^ (uint8_t)*text) * 16777619u;
+    bucket = &own_names[hash % OWN_BUCKETS];
+    if (!bucket->next)
+        list_init(bucket);
+    return bucket;
+}
+
 static int open_name(struct local_name *name, const char *text)
 {
     struct sockaddr_un address;
@@ -143,10 +161,13 @@ int local_name_take(const char *text, struct local_name **ret_name)
 
     if (!name)
         return -ENOMEM;
+    snprintf(name->text, sizeof(name->text), "%s", text);
     lock_acquire(&names_lock);
     error = open_name(name, text);
-    if (!error)
+    if (!error) {
         list_push_back(&names, &name->node);
+        list_push_back(bucket_of(text), &name->by_text);
+    }
     lock_release(&names_lock);
     errno = saved;
     if (error) {
@@ -173,6 +194,7 @@ void local_name_release(struct local_name *name)
     lock_acquire(&names_lock);
     tell_that_a_name_ends();
     list_remove(&name->node);
+    list_remove(&name->by_text);
     lock_acquire(&name->lock);
     event_close_now(&name->listener);
     lock_release(&name->lock);
@@ -281,8 +303,30 @@ static void remember(const char *text, const struct link *link, uint32_t ended)
     lock_release(&findings_lock);
 }
 
+/* Is it a name of this process? Then nobody has to be asked; the socket is looked at, because the program may have closed
+ * it. */
+static bool is_own(const char *text)
+{
+    struct event_source listener = {.fd = -1};
+
+    lock_acquire(&names_lock);
+    list_for_each (node, bucket_of(text)) {
+        const struct local_name *name = list_entry(node, struct local_name, by_text);
+
+        if (strcmp(name->text, text) == 0) {
+            listener = name->listener;
+            break;
+        }
+    }
+    lock_release(&names_lock);
+    return listener.fd >= 0 && event_is_intact(&listener);
+}
+
 struct link *local_name_recall(const char *text)
 {
+    if (is_own(text))
+        return local_link_of_serial(local_self_serial());
+
     struct finding finding = recall(text);
     struct link *link = finding.ended ? local_link_of_serial(finding.link) : NULL;
 

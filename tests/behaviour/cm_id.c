@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* verbs.md §11.1 to §11.3, §11.8: ids, event channels, options. */
 #include "cm.h"
+#include "threads.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -180,6 +181,79 @@ static void reading_waits_for_an_event(void **state)
     rdma_destroy_event_channel(channel);
 }
 
+/* How often the descriptor has to be read before it is not readable any more. */
+static unsigned int tokens(const struct rdma_event_channel *channel)
+{
+    char path[64], line[128];
+    unsigned int count = 0;
+    FILE *info;
+
+    snprintf(path, sizeof path, "/proc/self/fdinfo/%d", channel->fd);
+    info = fopen(path, "re");
+    assert_non_null(info);
+    while (fgets(line, sizeof line, info))
+        sscanf(line, "eventfd-count: %x", &count);
+    fclose(info);
+    return count;
+}
+
+/* A system call, and a thread that is woken, for all of them and not for each. */
+static void a_burst_of_events_makes_the_descriptor_readable_once(void **state)
+{
+    struct rdma_event_channel *channel = new_channel();
+    struct rdma_cm_id *ids[8];
+
+    for (size_t i = 0; i < COUNT(ids); i++) {
+        ids[i] = new_id(channel, RDMA_PS_TCP);
+        begin_resolving(ids[i]);
+        assert_int_equal(tokens(channel), 1);
+    }
+    for (size_t i = 0; i < COUNT(ids); i++) {
+        struct rdma_cm_event *event;
+
+        assert_true(readable(channel));
+        event = take(channel);
+        assert_ptr_equal(event->id, ids[i]);
+        CM_ZERO(rdma_ack_cm_event(event));
+    }
+    assert_false(readable(channel));
+    for (size_t i = 0; i < COUNT(ids); i++)
+        CM_ZERO(rdma_destroy_id(ids[i]));
+    rdma_destroy_event_channel(channel);
+}
+
+static int acknowledge_one(void *channel)
+{
+    struct rdma_cm_event *event = wait_for_event(channel);
+
+    return event ? CM(rdma_ack_cm_event(event)) : errno;
+}
+
+static void each_of_several_readers_gets_an_event(void **state)
+{
+    struct rdma_event_channel *channel = new_channel();
+    struct caller readers[6];
+    struct rdma_cm_id *ids[COUNT(readers)];
+
+    for (int round = 0; round < 20; round++) {
+        for (size_t i = 0; i < COUNT(readers); i++) {
+            ids[i] = new_id(channel, RDMA_PS_TCP);
+            caller_start(&readers[i], acknowledge_one, channel);
+        }
+        /* Once all sleep, once as it comes. */
+        for (size_t i = 0; i < COUNT(readers) && round % 2; i++)
+            assert_true(caller_is_blocked(&readers[i]));
+        for (size_t i = 0; i < COUNT(readers); i++)
+            begin_resolving(ids[i]);
+        for (size_t i = 0; i < COUNT(readers); i++)
+            assert_int_equal(caller_finish(&readers[i]), 0);
+        assert_false(readable(channel));
+        for (size_t i = 0; i < COUNT(readers); i++)
+            CM_ZERO(rdma_destroy_id(ids[i]));
+    }
+    rdma_destroy_event_channel(channel);
+}
+
 /* rping cancels the thread that reads its events. */
 static void a_reader_can_be_cancelled(void **state)
 {
@@ -196,6 +270,38 @@ static void a_reader_can_be_cancelled(void **state)
     begin_resolving(id);
     CM_ZERO(rdma_ack_cm_event(take(channel)));
     CM_ZERO(rdma_destroy_id(id));
+    rdma_destroy_event_channel(channel);
+}
+
+static void *take_without_end(void *arg)
+{
+    struct rdma_cm_event *event;
+
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
+    event = take(arg);
+    CM_ZERO(rdma_ack_cm_event(event));
+    pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL);
+    return rdma_get_cm_event(arg, &event) == 0 ? event : NULL;
+}
+
+static void a_reader_that_finds_events_can_be_cancelled(void **state)
+{
+    struct rdma_event_channel *channel = new_channel();
+    struct rdma_cm_id *first = new_id(channel, RDMA_PS_TCP), *second = new_id(channel, RDMA_PS_TCP);
+    pthread_t reader;
+    void *result;
+
+    assert_int_equal(pthread_create(&reader, NULL, take_without_end, channel), 0);
+    assert_int_equal(pthread_cancel(reader), 0);
+    begin_resolving(first);
+    begin_resolving(second);
+    assert_int_equal(pthread_join(reader, &result), 0);
+    assert_ptr_equal(result, PTHREAD_CANCELED);
+    assert_true(readable(channel)); /* nothing is lost */
+    CM_ZERO(rdma_ack_cm_event(take(channel)));
+    assert_false(readable(channel));
+    CM_ZERO(rdma_destroy_id(first));
+    CM_ZERO(rdma_destroy_id(second));
     rdma_destroy_event_channel(channel);
 }
 
@@ -544,7 +650,10 @@ static const struct test tests[] = {
     TEST(a_channel_is_a_descriptor),
     TEST(null_is_no_event),
     TEST(reading_waits_for_an_event),
+    TEST(a_burst_of_events_makes_the_descriptor_readable_once),
+    TEST(each_of_several_readers_gets_an_event),
     TEST(a_reader_can_be_cancelled),
+    TEST(a_reader_that_finds_events_can_be_cancelled),
     TEST(events_have_names),
     TEST(unread_events_go_with_the_id),
     TEST(destroying_waits_for_acknowledgements),

@@ -104,6 +104,32 @@ static void test_a_name_leads_to_its_holder(void **state)
     RUN_SIDES(holds_until_found, finds);
 }
 
+static void recalls_its_own(unsigned number)
+{
+    struct local_name *name = take("test/i", number);
+    int listener, other = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct link *link;
+
+    CHECK(find("test/i", &link) == 0 && link_is_self(link)); /* there is a link to itself */
+    CHECK(recall("test/i") == link);
+    CHECK(!recall("test/j"));
+    local_name_release(name);
+    CHECK(!recall("test/i"));
+    /* The program closes the socket, and uses its number. */
+    listener = dup(0);
+    close(listener);
+    CHECK(local_name_take("test/i", &name) == 0 && recall("test/i") == link);
+    CHECK(dup2(other, listener) == listener);
+    CHECK(!recall("test/i"));
+    CHECK(find("test/i", &link) == -ECONNREFUSED);
+}
+
+static void test_own_names_are_recalled_as_long_as_they_are_held(void **state)
+{
+    board_clear();
+    RUN_SIDES(recalls_its_own);
+}
+
 /* A holder lets one of two names go, takes it again, and lets it go. */
 static void holds_by_turns(unsigned number)
 {
@@ -295,6 +321,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_name_leads_to_its_holder),
         cmocka_unit_test(test_a_name_is_free_when_its_holder_is_killed),
+        cmocka_unit_test(test_own_names_are_recalled_as_long_as_they_are_held),
         cmocka_unit_test(test_a_holder_is_recalled_until_a_name_ends),
         cmocka_unit_test(test_a_holder_that_was_killed_is_not_recalled),
         cmocka_unit_test(test_many_searches_end_in_one_link),

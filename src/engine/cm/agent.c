@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/random_pool.h"
 #include "base/sys.h"
 #include "engine/cm/agent_events.h"
 #include "engine/cm/agent_ids.h"
@@ -41,6 +42,7 @@ static struct lock cm_lock = LOCK_INIT;
 struct cm agent_cm; /* cm_lock */
 static bool
     ready; /* `agent_cm` is initialized: it responds to MADs, also in processes without librdmacm.so.1 */
+static struct random_pool randomness; /* cm_lock */
 static bool started; /* call_start() has succeeded: `agent_cm` has a QPN block for comm ids */
 static uint16_t first_block;
 const struct cm_agent_owner *agent_owner;
@@ -121,10 +123,7 @@ static void port_released(struct cm *machine, struct cm_id *id)
 
 static uint64_t port_random(struct cm *machine)
 {
-    uint64_t bits;
-
-    sys_random(&bits, sizeof(bits));
-    return bits;
+    return random_pool_take(&randomness);
 }
 
 static const struct cm_ports machine_ports = {
@@ -159,6 +158,16 @@ void agent_leave(void)
     lock_release(&cm_lock);
     gsi_flush();
     pthread_setcancelstate(before, NULL);
+}
+
+void agent_look(void)
+{
+    lock_acquire(&cm_lock);
+}
+
+void agent_looked(void)
+{
+    lock_release(&cm_lock);
 }
 
 static void make_ready(void)

@@ -170,9 +170,9 @@ int agent_id_qp_attributes(struct cm_agent_id *agent_id, struct cm_qp_attributes
 {
     int error;
 
-    agent_enter();
+    agent_look();
     error = cm_qp_attributes(&agent_id->id, ret_attributes);
-    agent_leave();
+    agent_looked();
     return error;
 }
 

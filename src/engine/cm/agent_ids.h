@@ -31,6 +31,9 @@ extern const struct cm_agent_owner *agent_owner; /* NULL before cm_agent_calls.s
 /* Takes cm_lock, which guards the state machine, ids and services. */
 void agent_enter(void);
 void agent_leave(void);
+/* The same for who only looks: no MAD and no deadline comes of it, and no call in between is a cancellation point. */
+void agent_look(void);
+void agent_looked(void);
 /* The state machine has no free comm id (-ENOSPC): gives it another QPN block. cm_lock held. */
 int agent_grant_block(void);
 /* Has responses from the network forwarded to this process, if the destination is on another host. */

@@ -182,20 +182,33 @@ void gsi_lane_down(struct lane_state *state)
         waiting_free(outgoing_of(node));
 }
 
+/* Written at once where nothing waits, which charges nobody. state->lock held. */
+static bool written_at_once(struct lane *lane, const struct lane_state *state,
+                            const struct outgoing *outgoing)
+{
+    return list_empty(&state->mads) && write_mad(lane, outgoing) != -EAGAIN;
+}
+
 /* Takes ownership of the MAD. In a rundown section. */
 static void send_on_link(struct link *link, struct outgoing *outgoing)
 {
     struct lane *lane = link_lane(link, MAD_QPN);
     struct lane_state *state = lane_state(lane);
+    bool written, waits = false;
 
-    if (!may_wait_in(link, outgoing)) {
-        outgoing_free(outgoing);
-        return;
-    }
     lock_acquire(&state->lock);
-    list_push_back(&state->mads, &outgoing->node);
+    written = written_at_once(lane, state, outgoing);
+    if (!written)
+        waits = may_wait_in(link, outgoing);
+    if (waits)
+        list_push_back(&state->mads, &outgoing->node);
     lock_release(&state->lock);
-    gsi_lane_writable(lane, state);
+    if (written)
+        lane_ring(lane);
+    if (waits)
+        gsi_lane_writable(lane, state);
+    else
+        outgoing_free(outgoing);
 }
 
 /* --- which link ----------------------------------------------------------------------------------------- */
@@ -262,6 +275,21 @@ static void wait_for_name(const char *name, struct outgoing *outgoing)
         waiting_free(outgoing);
     if (begin && local_name_search(name, begin) != 0)
         gsi_found(begin, NULL);
+}
+
+/* Waits with others for a link to the holder of the name. Takes ownership of the MAD, or returns false: nobody waits. */
+static bool joins_search(const char *name, struct outgoing *outgoing)
+{
+    struct search *search;
+    bool joins;
+
+    lock_acquire(&gsi_lock);
+    search = search_for(name);
+    joins = search && may_wait(outgoing);
+    if (joins)
+        list_push_back(&search->waiting, &outgoing->node);
+    lock_release(&gsi_lock);
+    return joins;
 }
 
 static struct search *take_search(uint64_t cookie)
@@ -393,6 +421,8 @@ static void send_to_service(uint64_t service_id, struct outgoing *outgoing)
             send_on_link(link, outgoing);
             return;
         }
+        if (joins_search(names[i], outgoing))
+            return;
     }
     for (unsigned i = 0; i < count; i++) {
         if (send_to_holder(names[i], outgoing))
@@ -407,12 +437,15 @@ static void send_to_block(uint32_t block, struct outgoing *outgoing)
     struct link *link = local_known_owner(block);
     char name[LOCAL_BLOCK_NAME_MAX + 1];
 
+    if (link) {
+        send_on_link(link, outgoing);
+        return;
+    }
     local_block_name(block, name);
-    if (!link)
-        link = local_name_recall(name);
+    link = local_name_recall(name);
     if (link)
         send_on_link(link, outgoing);
-    else if (!send_to_holder(name, outgoing))
+    else if (!joins_search(name, outgoing) && !send_to_holder(name, outgoing))
         respond_for_absent(outgoing);
 }
 

@@ -21,24 +21,39 @@ static struct list services = {&services, &services};
 
 typedef char name_text[LOCAL_NAME_MAX + 1];
 
+static const char hex_digits[16] = "0123456789abcdef";
+
+/* "cm/SERVICE_ID/", not by snprintf(): a client composes three names for each connection. Returns where the rest goes. */
+static char *name_begin(uint64_t service_id, name_text ret_name)
+{
+    char *next = ret_name + 3;
+
+    memcpy(ret_name, "cm/", 3);
+    for (int shift = 60; shift >= 0; shift -= 4)
+        *next++ = hex_digits[service_id >> shift & 0xf];
+    *next++ = '/';
+    return next;
+}
+
 static void any_name(uint64_t service_id, enum service_any any, name_text ret_name)
 {
-    snprintf(ret_name, sizeof(name_text), "cm/%016llx/any%c", (unsigned long long)service_id,
-             any == SERVICE_ANY_IPV4 ? '4' : '6');
+    strcpy(name_begin(service_id, ret_name), any == SERVICE_ANY_IPV4 ? "any4" : "any6");
 }
 
 static void host_name(uint64_t service_id, enum service_any family, name_text ret_name)
 {
-    snprintf(ret_name, sizeof(name_text), "cm/%016llx/host%c", (unsigned long long)service_id,
-             family == SERVICE_ANY_IPV4 ? '4' : '6');
+    strcpy(name_begin(service_id, ret_name), family == SERVICE_ANY_IPV4 ? "host4" : "host6");
 }
 
 static void gid_name(uint64_t service_id, const uint8_t gid[16], name_text ret_name)
 {
-    int length = snprintf(ret_name, sizeof(name_text), "cm/%016llx/", (unsigned long long)service_id);
+    char *next = name_begin(service_id, ret_name);
 
-    for (int i = 0; i < 16; i++)
-        length += snprintf(ret_name + length, sizeof(name_text) - (size_t)length, "%02x", gid[i]);
+    for (int i = 0; i < 16; i++) {
+        *next++ = hex_digits[gid[i] >> 4];
+        *next++ = hex_digits[gid[i] & 0xf];
+    }
+    *next = '\0';
 }
 
 static enum service_any family_of(const uint8_t gid[16])

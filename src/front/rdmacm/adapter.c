@@ -7,19 +7,25 @@
 #include "base/lock.h"
 #include "base/log.h"
 #include "front/rdmacm/front.h"
-
-#define GIDS_MAX 256
+#include "rules/limits.h"
 
 /* Guards the list of adapters, which only grows, and their PDs. */
 static struct lock adapters_lock = LOCK_INIT;
 static struct adapter adapters[ADAPTERS_MAX];
 static unsigned adapter_count;
+/* What the last search found: of many connections, most have one address. */
+static struct {
+    struct adapter *adapter; /* NULL: nothing */
+    union ibv_gid gid, entry;
+    uint8_t index;
+} last;
 
 /* The parent's contexts are void in the child; their memory stays and must not be touched. */
 void adapters_forget(void)
 {
     lock_init(&adapters_lock);
     memset(adapters, 0, sizeof(adapters));
+    memset(&last, 0, sizeof(last));
     adapter_count = 0;
 }
 
@@ -98,23 +104,42 @@ static bool serves(const union ibv_gid *entry, const union ibv_gid *gid)
     return memcmp(entry, gid, sizeof(*gid)) == 0 || (is_ipv4_loopback(gid) && is_ipv4_loopback(entry));
 }
 
+/* Is it still there? */
+static bool is_last(const union ibv_gid *gid)
+{
+    union ibv_gid now;
+
+    return last.adapter && memcmp(&last.gid, gid, sizeof(*gid)) == 0 &&
+           ibv_query_gid(last.adapter->verbs, 1, last.index, &now) == 0 &&
+           memcmp(&last.entry, &now, sizeof(now)) == 0;
+}
+
 /* Caller holds adapters_lock. */
 static struct adapter *search(const union ibv_gid *gid, uint32_t ifindex, uint8_t *ret_sgid_index)
 {
-    struct ibv_gid_entry *entries = calloc(GIDS_MAX, sizeof(*entries));
+    struct ibv_gid_entry entries[LIMIT_GIDS];
     struct adapter *found = NULL;
 
-    for (unsigned i = 0; entries && i < adapter_count && !found; i++) {
-        ssize_t count = ibv_query_gid_table(adapters[i].verbs, entries, GIDS_MAX, 0);
+    if (!ifindex && is_last(gid)) {
+        *ret_sgid_index = last.index;
+        return last.adapter;
+    }
+    for (unsigned i = 0; i < adapter_count && !found; i++) {
+        ssize_t count = ibv_query_gid_table(adapters[i].verbs, entries, LIMIT_GIDS, 0);
 
         for (ssize_t j = 0; j < count && !found; j++) {
             if (!serves(&entries[j].gid, gid) || (ifindex && entries[j].ndev_ifindex != ifindex))
                 continue;
             found = &adapters[i];
             *ret_sgid_index = (uint8_t)entries[j].gid_index;
+            if (!ifindex) {
+                last.adapter = found;
+                last.gid = *gid;
+                last.entry = entries[j].gid;
+                last.index = *ret_sgid_index;
+            }
         }
     }
-    free(entries);
     return found;
 }
 

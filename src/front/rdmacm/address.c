@@ -11,6 +11,7 @@
 #include "base/refusal.h"
 #include "base/sys.h"
 #include "front/rdmacm/front.h"
+#include "front/rdmacm/known_routes.h"
 
 /* connect() of a datagram socket looks up a route and sends nothing. */
 #define ANY_PORT 9
@@ -198,21 +199,27 @@ static int ask_route(int fd, const struct sockaddr *to, const struct sockaddr *f
 int address_source(const struct sockaddr *to, const struct sockaddr *from,
                    struct sockaddr_storage *ret_source)
 {
+    bool anywhere = !from || address_is_any(from);
+    uint64_t stamp = 0;
     int fd, error, saved = errno;
 
     memset(ret_source, 0, sizeof(*ret_source));
-    if (from && !address_is_any(from) && (to->sa_family == AF_IB || address_is_multicast(to))) {
+    if (!anywhere && (to->sa_family == AF_IB || address_is_multicast(to))) {
         /* A multicast group has no route of its own. */
         memcpy(ret_source, from, (size_t)address_length(from));
         return 0;
     }
     if (to->sa_family == AF_IB)
         return gid_source(to, ret_source);
+    if (anywhere && routes_recall(to, ret_source, &stamp))
+        return 0;
     fd = sys_socket(to->sa_family, SOCK_DGRAM | SOCK_CLOEXEC);
     if (fd < 0)
         return fd;
     error = ask_route(fd, to, from, ret_source);
     close(fd);
+    if (anywhere && !error)
+        routes_remember(to, ret_source, stamp);
     errno = saved;
     return error;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Event channels (verbs.md §11.1). The descriptor is an eventfd in semaphore mode with one token per unread event:
- * programs poll it, set O_NONBLOCK on it, and cancel a thread that blocks in it. An event goes to the channel that
- * its id has at that moment. */
+/* Event channels (verbs.md §11.1). The descriptor is an eventfd in semaphore mode, with a token while there are unread
+ * events: programs poll it, set O_NONBLOCK on it, and cancel a thread that blocks in it. An event goes to the channel
+ * that its id has at that moment. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +26,11 @@ struct channel {
     struct list resting;
     struct list ids;    /* linked by struct id.node */
     struct list events; /* linked by struct event.node */
-    uint32_t surplus;   /* tokens without an event (events_take()), still in the descriptor or already read */
+    uint32_t unread;    /* length of that list */
+    /* In the descriptor, or read by a thread that has not got events_lock yet: it looks for an event, and leaves a token if
+     * there are more. */
+    uint32_t tokens;
+    bool one_each; /* a token for each event: this kernel cannot take one back for certain */
 };
 
 /* Guards all lists of events and ids, the channel of an id, and its counts of reported events. Ranks above an id's
@@ -47,28 +51,42 @@ static struct channel *channel_of(struct rdma_event_channel *channel)
 
 /* --- tokens; events_lock held, so by raw system calls: libc's are cancellation points ------------------- */
 
-static void put_token(struct channel *channel)
+static bool put_token(const struct channel *channel)
 {
     const uint64_t one = 1;
     int saved = errno;
+    bool put = syscall(SYS_write, channel->public.fd, &one, sizeof(one)) >= 0;
 
-    if (syscall(SYS_write, channel->public.fd, &one, sizeof(one)) < 0)
+    if (!put)
         log_error("rdma event channel: write to eventfd %d: %s; rdma_get_cm_event() may not wake up",
                   channel->public.fd, strerror(errno));
     errno = saved;
+    return put;
 }
 
-static void take_tokens_back(struct channel *channel, uint32_t count)
+/* 0; -EAGAIN: there is none; other errors: the kernel cannot. RWF_NOWAIT, because O_NONBLOCK would affect readers. */
+static int take_token_back(const struct channel *channel)
 {
     uint64_t token;
     struct iovec to = {&token, sizeof(token)};
-    int saved = errno;
+    int saved = errno, error = 0;
 
-    /* RWF_NOWAIT, because O_NONBLOCK would affect readers. Offset -1: none. */
-    while (count > 0 && syscall(SYS_preadv2, channel->public.fd, &to, 1UL, -1L, -1L, RWF_NOWAIT) > 0)
-        count--;
-    channel->surplus += count;
+    if (syscall(SYS_preadv2, channel->public.fd, &to, 1UL, -1L, -1L, RWF_NOWAIT) < 0) /* offset -1: none */
+        error = -errno;
     errno = saved;
+    return error;
+}
+
+/* Makes the descriptor readable if there are events, and not otherwise. After each change of either. A burst of events costs
+ * one token, not a system call for each. */
+static void settle_tokens(struct channel *channel)
+{
+    uint32_t wanted = channel->one_each ? channel->unread : min_of(channel->unread, 1u);
+
+    while (channel->tokens < wanted && put_token(channel))
+        channel->tokens++;
+    while (channel->tokens > wanted && take_token_back(channel) == 0)
+        channel->tokens--;
 }
 
 /* --- channels ------------------------------------------------------------------------------------------- */
@@ -96,6 +114,7 @@ struct rdma_event_channel *channel_new(void)
     list_init(&channel->events);
     channel->generation = generation();
     channel->public.fd = fd;
+    channel->one_each = take_token_back(channel) != -EAGAIN;
     return &channel->public;
 }
 
@@ -243,7 +262,8 @@ void event_push(struct event *event)
         event->child->listener = event->account;
     }
     list_push_back(&channel->events, &event->node);
-    put_token(channel);
+    channel->unread++;
+    settle_tokens(channel);
     count_raised(event, 1);
     lock_release(&events_lock);
 }
@@ -263,30 +283,25 @@ static bool concerns(const struct event *event, const struct id *id)
     return event->account == id || event->account->listener == id;
 }
 
-/* Moves the events of an id to a list. Returns their number. */
-static uint32_t extract(struct channel *channel, const struct id *id, struct list *ret_events)
+/* Moves the events of an id to a list. */
+static void extract(struct channel *channel, const struct id *id, struct list *ret_events)
 {
-    uint32_t count = 0;
-
     list_for_each_safe (node, following, &channel->events) {
         if (!concerns(list_entry(node, struct event, node), id))
             continue;
         list_remove(node);
         count_raised(list_entry(node, struct event, node), (uint32_t)-1);
         list_push_back(ret_events, node);
-        count++;
+        channel->unread--;
     }
-    return count;
+    settle_tokens(channel);
 }
 
 void events_take(struct id *id, struct list *ret_events)
 {
-    struct channel *channel;
-
     list_init(ret_events);
     lock_acquire(&events_lock);
-    channel = channel_of(id->public.channel);
-    take_tokens_back(channel, extract(channel, id, ret_events));
+    extract(channel_of(id->public.channel), id, ret_events);
     lock_release(&events_lock);
 }
 
@@ -304,8 +319,9 @@ void events_drop_multicast(struct id *id, const struct multicast *multicast)
         list_remove(node);
         count_raised(event, (uint32_t)-1);
         free(event);
-        take_tokens_back(channel, 1);
+        channel->unread--;
     }
+    settle_tokens(channel);
     lock_release(&events_lock);
 }
 
@@ -321,20 +337,21 @@ int events_move(struct id *id, struct rdma_event_channel *to)
         tell_of_use(channel_of(to), MISUSE_AFTER, "rdma_migrate_id", -EBADF);
         return -EBADF;
     }
-    channel = channel_of(id->public.channel);
-    take_tokens_back(channel, extract(channel, id, &moved));
+    extract(channel_of(id->public.channel), id, &moved);
+    channel = channel_of(to);
     id->public.channel = to;
     list_remove(&id->node);
-    list_push_back(&channel_of(to)->ids, &id->node);
+    list_push_back(&channel->ids, &id->node);
     while ((node = list_pop_front(&moved))) {
         struct event *event = list_entry(node, struct event, node);
 
         if (event->child)
             event->child->public.channel = to;
-        list_push_back(&channel_of(to)->events, node);
+        list_push_back(&channel->events, node);
+        channel->unread++;
         count_raised(event, 1);
-        put_token(channel_of(to));
     }
+    settle_tokens(channel);
     lock_release(&events_lock);
     return 0;
 }
@@ -355,34 +372,46 @@ static void report(struct channel *channel, struct event *event)
         event->child->record->given = true;
 }
 
+/* The first event, NULL if there is none. with_token: the caller has read a token. */
+static struct event *take_first(struct channel *channel, bool with_token)
+{
+    struct event *event = NULL;
+    struct list *first;
+
+    lock_acquire(&events_lock);
+    channel->tokens -= with_token;
+    first = list_pop_front(&channel->events);
+    if (first) {
+        event = list_entry(first, struct event, node);
+        channel->unread--;
+        report(channel, event);
+    }
+    settle_tokens(channel);
+    lock_release(&events_lock);
+    return event;
+}
+
 int events_next(struct rdma_event_channel *public, struct event **ret_event)
 {
     struct channel *channel = channel_of(public);
+    bool with_token = false;
+    uint64_t token;
 
     for (;;) {
-        struct list *first = NULL;
-        uint64_t token;
-
         if (is_gone(channel)) {
             tell_of_use(channel, MISUSE_AFTER, "rdma_get_cm_event", -EBADF);
             return -EBADF;
         }
         if (channel->generation != generation())
             return -EIO; /* a forked child would read its parent's tokens */
+        if (!with_token)
+            pthread_testcancel(); /* what is read below may not be reached */
+        *ret_event = with_token || !channel->one_each ? take_first(channel, with_token) : NULL;
+        if (*ret_event)
+            return 0;
         if (read(public->fd, &token, sizeof(token)) < 0)
             return -errno;
-        lock_acquire(&events_lock);
-        if (channel->surplus)
-            channel->surplus--;
-        else
-            first = list_pop_front(&channel->events);
-        if (first)
-            report(channel, list_entry(first, struct event, node));
-        lock_release(&events_lock);
-        if (first) {
-            *ret_event = list_entry(first, struct event, node);
-            return 0;
-        }
+        with_token = true;
     }
 }
 

@@ -69,14 +69,28 @@ static void attributes_for_rts(const struct id *id, const struct cm_qp_attribute
     }
 }
 
-static int attributes_for(struct id *id, struct ibv_qp_attr *attributes, int *ret_mask)
+/* What the messages say of the connection. Not valid: they say nothing yet. */
+struct negotiated {
+    bool valid;
+    struct cm_qp_attributes attributes;
+};
+
+static struct negotiated ask_agent(const struct id *id)
 {
-    struct cm_qp_attributes known;
-    int error = calls->qp_attributes(id->agent_id, &known);
+    struct negotiated negotiated;
+
+    negotiated.valid = calls->qp_attributes(id->agent_id, &negotiated.attributes) == 0;
+    return negotiated;
+}
+
+static int attributes_for(struct id *id, const struct negotiated *negotiated, struct ibv_qp_attr *attributes,
+                          int *ret_mask)
+{
+    const struct cm_qp_attributes *known = &negotiated->attributes;
 
     if (!id->adapter)
         return refuse_missing_device();
-    if (error || id->public.qp_type == IBV_QPT_UD) {
+    if (!negotiated->valid || id->public.qp_type == IBV_QPT_UD) {
         if (attributes->qp_state != IBV_QPS_INIT && id->public.qp_type != IBV_QPT_UD)
             return refuse_because(-EINVAL,
                                   "the cm_id is not connected yet: qp_state may only be IBV_QPS_INIT");
@@ -88,15 +102,15 @@ static int attributes_for(struct id *id, struct ibv_qp_attr *attributes, int *re
         attributes_of_port(id, attributes, ret_mask);
         attributes->qp_access_flags =
             IBV_ACCESS_REMOTE_WRITE |
-            (known.max_dest_rd_atomic
+            (known->max_dest_rd_atomic
                  ? IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | ACCESS_FLUSH_GLOBAL
                  : 0u);
         return 0;
     case IBV_QPS_RTR:
-        attributes_for_rtr(id, &known, attributes, ret_mask);
+        attributes_for_rtr(id, known, attributes, ret_mask);
         return 0;
     case IBV_QPS_RTS:
-        attributes_for_rts(id, &known, attributes, ret_mask);
+        attributes_for_rts(id, known, attributes, ret_mask);
         return 0;
     case IBV_QPS_RESET:
     case IBV_QPS_SQD:
@@ -111,10 +125,14 @@ static int attributes_for(struct id *id, struct ibv_qp_attr *attributes, int *re
 RDMACM_EXPORT int rdma_init_qp_attr(struct rdma_cm_id *public, struct ibv_qp_attr *attributes, int *ret_mask)
 {
     struct id *id = id_of(public);
+    struct negotiated negotiated;
 
     if (id_check(id) != 0)
         return conclude(id_refuse(id, "rdma_init_qp_attr"));
-    return conclude(attributes && ret_mask ? attributes_for(id, attributes, ret_mask) : -EINVAL);
+    if (!attributes || !ret_mask)
+        return conclude(-EINVAL);
+    negotiated = ask_agent(id);
+    return conclude(attributes_for(id, &negotiated, attributes, ret_mask));
 }
 
 /* --- states --------------------------------------------------------------------------------------------- */
@@ -126,10 +144,10 @@ int qp_to_error(struct id *id)
     return id->public.qp ? -ibv_modify_qp(id->public.qp, &attributes, IBV_QP_STATE) : 0;
 }
 
-static int enter_state(struct id *id, enum ibv_qp_state state)
+static int enter_state(struct id *id, const struct negotiated *negotiated, enum ibv_qp_state state)
 {
     struct ibv_qp_attr attributes = {.qp_state = state};
-    int mask, error = attributes_for(id, &attributes, &mask);
+    int mask, error = attributes_for(id, negotiated, &attributes, &mask);
 
     /* The program's value overrides the values from the messages, and may have been set before them. */
     if (mask & IBV_QP_MAX_DEST_RD_ATOMIC && id->passive)
@@ -142,12 +160,13 @@ static int enter_state(struct id *id, enum ibv_qp_state state)
 /* INIT again: the access rights are known only now. */
 int qp_connect(struct id *id)
 {
-    int error = enter_state(id, IBV_QPS_INIT);
+    const struct negotiated negotiated = ask_agent(id);
+    int error = enter_state(id, &negotiated, IBV_QPS_INIT);
 
     if (!error)
-        error = enter_state(id, IBV_QPS_RTR);
+        error = enter_state(id, &negotiated, IBV_QPS_RTR);
     if (!error)
-        error = enter_state(id, IBV_QPS_RTS);
+        error = enter_state(id, &negotiated, IBV_QPS_RTS);
     if (error)
         qp_to_error(id);
     return error;

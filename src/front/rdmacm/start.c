@@ -4,6 +4,7 @@
 
 #include "base/lock.h"
 #include "base/refusal.h"
+#include "front/rdmacm/known_routes.h"
 #include "front/rsockets/rsocket.h"
 #include "front/verbs/private.h"
 
@@ -19,6 +20,7 @@ static void after_fork_in_child(void)
     lock_init(&start_lock);
     atomic_store_explicit(&started, false, memory_order_relaxed);
     adapters_forget();
+    routes_after_fork_in_child();
     cm_channels_after_fork_in_child();
     ids_after_fork_in_child();
     rsockets_after_fork_in_child();
