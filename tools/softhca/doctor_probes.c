@@ -95,10 +95,14 @@ static void probe_pidfd(struct finding *ret)
     }
     fd = child < 0 ? -1 : (int)syscall(SYS_pidfd_open, child, 0);
     if (fd < 0) {
+        const int error = errno;
+        const bool is_old = error == ENOSYS && own_status("Seccomp") == 0;
+
         finding_set(ret, FINDING_LIMITED,
                     "pidfd_open: %s: the end of a peer process is detected only when its sockets close",
-                    strerror(errno));
-        finding_remedy(ret, "allow pidfd_open in the container's seccomp profile (Linux 5.3 or newer)");
+                    is_old ? "this kernel has none (needs Linux 5.3)" : strerror(error));
+        if (!is_old)
+            finding_remedy(ret, "allow pidfd_open in the container's seccomp profile");
     }
     if (child > 0)
         kill(child, SIGKILL);
