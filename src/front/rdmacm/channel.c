@@ -7,7 +7,6 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -61,14 +60,20 @@ static void put_token(struct channel *channel)
 static void take_tokens_back(struct channel *channel, uint32_t count)
 {
     uint64_t token;
-    struct iovec to = {&token, sizeof(token)};
-    int saved = errno;
 
-    /* RWF_NOWAIT, because O_NONBLOCK would affect readers. Offset -1: none. */
-    while (count > 0 && syscall(SYS_preadv2, channel->public.fd, &to, 1UL, -1L, -1L, RWF_NOWAIT) > 0)
+    while (count > 0 && sys_read_now(channel->public.fd, &token, sizeof(token)) > 0)
         count--;
     channel->surplus += count;
-    errno = saved;
+}
+
+static bool reads_block(const struct channel *channel)
+{
+    bool block;
+
+    lock_acquire(&events_lock); /* no take_tokens_back() is under way */
+    block = sys_reads_block(channel->public.fd);
+    lock_release(&events_lock);
+    return block;
 }
 
 /* --- channels ------------------------------------------------------------------------------------------- */
@@ -369,8 +374,13 @@ int events_next(struct rdma_event_channel *public, struct event **ret_event)
         }
         if (channel->generation != generation())
             return -EIO; /* a forked child would read its parent's tokens */
-        if (read(public->fd, &token, sizeof(token)) < 0)
-            return -errno;
+        if (read(public->fd, &token, sizeof(token)) < 0) {
+            int error = -errno;
+
+            if (error == -EAGAIN && reads_block(channel))
+                continue;
+            return error;
+        }
         lock_acquire(&events_lock);
         if (channel->surplus)
             channel->surplus--;
