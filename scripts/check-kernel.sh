@@ -60,7 +60,7 @@ guest=$work/initrd
 mkdir -p "$guest"/{bin,modules,proc,sys,dev,root,tree,share,rw,new}
 cp "$(command -v busybox)" "$guest/bin/"
 depmod -b "$kernel" "$version"
-for module in virtio_pci 9pnet_virtio 9p overlay veth virtio_rng; do
+for module in virtio_pci 9pnet_virtio 9p overlay veth virtio_rng unix_diag; do
     # Nothing of one that is part of the kernel.
     modprobe -d "$kernel" -S "$version" --show-depends $module 2>/dev/null | awk '$1 == "insmod" { print $2 }'
 done | awk '!seen[$0]++' | while read -r file; do

@@ -11,6 +11,7 @@ import argparse
 import fnmatch
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -80,10 +81,20 @@ def run_some(build, names, options):
             subprocess.Popen(['meson', 'test', '-C', build, '--timeout-multiplier', str(PATIENCE), '--num-processes', '2',
                               *options, *names], stdout=said, env=dict(os.environ, **CALMER)) as process:
         for record in records_of(log, process):
-            yield (record['name'].split(' / ', 1)[-1], record['result'], record.get('stdout', '') + record.get('stderr', ''))
+            output = record.get('stdout', '') + record.get('stderr', '')
+            good = record['result'] == 'FAIL' and record['returncode'] == 0 and only_skips(output)
+            yield record['name'].split(' / ', 1)[-1], 'OK' if good else record['result'], output
         if not os.path.exists(log):
             said.seek(0)
             sys.exit(said.read()[-4000:])
+
+
+def only_skips(output):
+    """Has every case of this TAP passed or been skipped? cmocka says `not ok` of what it skips, which an old meson believes."""
+    cases = re.findall(r'^(?:not )?ok\b.*', output, re.M)
+    plan = re.search(r'^1\.\.(\d+)', output, re.M)
+    return bool(plan and cases) and int(plan[1]) == len(cases) and not any(
+        case.startswith('not') and '# SKIP' not in case for case in cases)
 
 
 class Printer:
@@ -101,7 +112,8 @@ class Printer:
 
     def result(self, name, result, output):
         if result == 'SKIP':
-            self.point(True, f'{name} # SKIP {(output.strip().splitlines() or ["no reason given"])[-1]}')
+            last = (output.strip().splitlines() or ['no reason given'])[-1]
+            self.point(True, f'{name} # SKIP {last.split("# SKIP ")[-1]}')
         elif result in ('OK', 'EXPECTEDFAIL'):
             self.point(True, name)
         else:
