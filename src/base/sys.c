@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <linux/falloc.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
@@ -181,6 +182,50 @@ ssize_t sys_write(int fd, const void *data, size_t length)
     int saved = errno;
 
     return value_or_error(syscall(SYS_write, fd, data, length), saved);
+}
+
+static long flags_of(int fd)
+{
+    return syscall(SYS_fcntl, (long)fd, (long)F_GETFL);
+}
+
+bool sys_reads_block(int fd)
+{
+    int saved = errno;
+    long flags = flags_of(fd);
+
+    errno = saved;
+    return flags >= 0 && !(flags & O_NONBLOCK);
+}
+
+static long read_now_by_flag(int fd, void *data, size_t length)
+{
+    struct pollfd watched = {.fd = fd, .events = POLLIN};
+    long flags = flags_of(fd), got;
+    int error;
+
+    if (sys_poll_now(&watched, 1) <= 0 || flags < 0)
+        return -EAGAIN;
+    if (!(flags & O_NONBLOCK) && syscall(SYS_fcntl, (long)fd, (long)F_SETFL, flags | O_NONBLOCK) < 0)
+        return -errno;
+    got = syscall(SYS_read, (long)fd, data, length);
+    error = errno;
+    if (!(flags & O_NONBLOCK))
+        syscall(SYS_fcntl, (long)fd, (long)F_SETFL, flags);
+    return got < 0 ? -error : got;
+}
+
+ssize_t sys_read_now(int fd, void *data, size_t length)
+{
+    struct iovec to = {data, length};
+    int saved = errno;
+    long got = syscall(SYS_preadv2, (long)fd, &to, 1ul, -1l, -1l, (long)RWF_NOWAIT); /* at no offset */
+
+    if (got < 0)
+        got = errno == EOPNOTSUPP || errno == ENOSYS || errno == EPERM ? read_now_by_flag(fd, data, length)
+                                                                       : -errno;
+    errno = saved;
+    return got;
 }
 
 ssize_t sys_pread(int fd, void *data, size_t length, off_t offset)

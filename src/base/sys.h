@@ -46,6 +46,11 @@ int sys_open(const char *path, int flags);
 int sys_close(int fd);
 ssize_t sys_read(int fd, void *data, size_t length);
 ssize_t sys_write(int fd, const void *data, size_t length);
+/* Does not block, whether the descriptor is O_NONBLOCK or not. Before Linux 5.8, which refuses that for eventfds, it is
+ * O_NONBLOCK for a moment: another reader that gets EAGAIN asks sys_reads_block(), and reads again. The callers of both
+ * exclude each other by a lock. */
+ssize_t sys_read_now(int fd, void *data, size_t length);
+bool sys_reads_block(int fd);
 ssize_t sys_pread(int fd, void *data, size_t length, off_t offset);
 ssize_t sys_pwrite(int fd, const void *data, size_t length, off_t offset);
 off_t sys_lseek(int fd, off_t offset, int whence);

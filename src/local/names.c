@@ -235,7 +235,11 @@ static bool is_alive(const struct link *link)
 {
     struct pollfd death = {.fd = link->pidfd.fd, .events = POLLIN};
 
-    return link->is_self || (event_is_intact(&link->pidfd) && sys_poll_now(&death, 1) == 0);
+    if (link->is_self)
+        return true;
+    if (link->pidfd.fd < 0) /* before Linux 5.3 the closed socket has to do */
+        return event_is_intact(&link->socket) && link_peer_is_there(link);
+    return event_is_intact(&link->pidfd) && sys_poll_now(&death, 1) == 0;
 }
 
 struct link *names_link_behind(int fd)

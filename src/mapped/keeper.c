@@ -88,45 +88,52 @@ static int open_arena(int number)
     return 0;
 }
 
-/* Opens a userfaultfd with these features; -errno. UFFDIO_API works once per descriptor. */
-static int open_uffd_with(int flags, uint64_t features, uint64_t *ret_features)
-{
-    struct uffdio_api api = {.api = UFFD_API, .features = features};
-    int fd = keeper_keep((int)syscall(SYS_userfaultfd, (long)(O_CLOEXEC | O_NONBLOCK | flags)));
-    int error;
+#define FEATURES_NEEDED (UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_MISSING_SHMEM)
 
-    if (fd < 0)
-        return fd;
-    error = sys_ioctl(fd, UFFDIO_API, &api);
-    if (error) {
-        sys_close(fd);
+/* To switch pages back, writers to shared pages must be stopped, by write protection or by minor faults. */
+#define FEATURES_THAT_STOP ((uint64_t)(UFFD_FEATURE_WP_HUGETLBFS_SHMEM | UFFD_FEATURE_MINOR_SHMEM))
+
+int keeper_features(int uffd, uint64_t *ret_features)
+{
+    struct uffdio_api api = {.api = UFFD_API};
+    int error = sys_ioctl(uffd, UFFDIO_API, &api);
+
+    if (error)
         return error;
-    }
+    if (keeper_limits & KEEPER_NO_SHARED_PROTECT)
+        api.features &= ~(uint64_t)UFFD_FEATURE_WP_HUGETLBFS_SHMEM;
+    if (keeper_limits & KEEPER_OLD_UFFD)
+        api.features &= ~FEATURES_THAT_STOP;
     *ret_features = api.features;
-    return fd;
+    return (api.features & FEATURES_NEEDED) == FEATURES_NEEDED && (api.features & FEATURES_THAT_STOP)
+               ? 0
+               : -EOPNOTSUPP;
 }
 
-#define FEATURES_NEEDED (UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_MISSING_SHMEM)
+static int new_uffd(int flags)
+{
+    return keeper_keep((int)syscall(SYS_userfaultfd, (long)(O_CLOEXEC | O_NONBLOCK | flags)));
+}
 
 static int open_uffd(int flags)
 {
-    uint64_t features = 0, ignored;
-    int fd = open_uffd_with(flags, 0, &features);
+    struct uffdio_api api = {.api = UFFD_API, .features = FEATURES_NEEDED};
+    uint64_t features;
+    int fd = new_uffd(flags), error;
 
     if (fd < 0)
         return fd;
+    error = keeper_features(fd, &features);
     sys_close(fd);
-    if (keeper_limits & KEEPER_NO_SHARED_PROTECT)
-        features &= ~(uint64_t)UFFD_FEATURE_WP_HUGETLBFS_SHMEM;
+    if (error)
+        return error;
     keeper.can_protect = features & UFFD_FEATURE_WP_HUGETLBFS_SHMEM;
-    /* To switch pages back, writers to shared pages must be stopped, by write protection or by minor faults. */
-    if ((features & FEATURES_NEEDED) != FEATURES_NEEDED ||
-        !(features & (UFFD_FEATURE_WP_HUGETLBFS_SHMEM | UFFD_FEATURE_MINOR_SHMEM)))
-        return -EOPNOTSUPP;
-    return open_uffd_with(flags,
-                          FEATURES_NEEDED | (features & (keeper.can_protect ? UFFD_FEATURE_WP_HUGETLBFS_SHMEM
-                                                                            : UFFD_FEATURE_MINOR_SHMEM)),
-                          &ignored);
+    api.features |= keeper.can_protect ? UFFD_FEATURE_WP_HUGETLBFS_SHMEM : UFFD_FEATURE_MINOR_SHMEM;
+    fd = new_uffd(flags);
+    error = fd < 0 ? fd : sys_ioctl(fd, UFFDIO_API, &api);
+    if (error && fd >= 0)
+        sys_close(fd);
+    return error ? error : fd;
 }
 
 /* A full userfaultfd where it is allowed: then system calls also wait for the end of a switch. */

@@ -36,6 +36,7 @@ enum keeper_limits {
     KEEPER_NO_SHARED_PROTECT = 4,
     KEEPER_SINGLE_MREMAP = 8, /* mremap() moves one mapping at a time */
     KEEPER_READ_MAPS = 16,    /* no PROCMAP_QUERY */
+    KEEPER_OLD_UFFD = 32,     /* as before Linux 5.14 */
 };
 extern unsigned keeper_limits;
 /* For tests: the step of a switch with this number, counted from now, fails; 0: none does. */
@@ -51,6 +52,9 @@ int keeper_keep(int fd);
 /* Opens a file of the keeper in the descriptor table of the caller: the same file, another open file description.
  * -errno. */
 int keeper_open(int fd, int flags);
+/* In any thread, of a userfaultfd just opened, which is of no use afterwards: UFFDIO_API works once per descriptor. 0;
+ * -EOPNOTSUPP: it cannot do what switching takes. */
+int keeper_features(int uffd, uint64_t *ret_features);
 void keeper_after_fork_in_child(void);
 
 #endif

@@ -47,6 +47,7 @@ enum mapped_reason {
     MAPPED_OVERCOMMIT,    /* not requested, and vm.overcommit_memory is 2 */
     MAPPED_SHARE,         /* not requested, and above a quarter of the available memory */
     MAPPED_PUT_OFF,       /* not requested, and no peer has accessed it often */
+    MAPPED_OLD_UFFD,      /* not requested, and the kernel's userfaultfd is that of before Linux 5.14 */
     MAPPED_REASONS,
 };
 /* A short text for users, without a full stop; never NULL. */
@@ -155,6 +156,8 @@ void mapped_fork_child(void);
  * calls of other threads could fail; mapped_add() refuses otherwise. Starts no thread and makes no system call that a
  * sandbox could punish. */
 enum mapped_reason mapped_unasked(bool *ret_in_calls);
+/* The part of it that is the kernel's userfaultfd: MAPPED_YES, MAPPED_CALLS_FAIL or MAPPED_OLD_UFFD. */
+enum mapped_reason mapped_stops_writers(bool *ret_in_calls);
 
 /* Why nothing can be switched in this call, though it can in others (*ret_in_calls above); MAPPED_YES: it can. */
 enum mapped_reason mapped_hindrance(void);

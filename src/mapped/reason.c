@@ -43,6 +43,8 @@ static const char *const texts[] = {
     [MAPPED_SHARE] =
         "registered memory would exceed a quarter of the available memory (host or cgroup limit)",
     [MAPPED_PUT_OFF] = "not accessed often enough by a peer yet (it is mapped on demand)",
+    [MAPPED_OLD_UFFD] =
+        "userfaultfd of this kernel cannot hold up writers to shared memory (needs Linux 5.14)",
 };
 _Static_assert(sizeof(texts) / sizeof(texts[0]) == MAPPED_REASONS, "a text for each reason");
 

@@ -2,6 +2,7 @@
 /* Memory of programs that did not set SOFTHCA_MAPPED is switched only where the program cannot notice: no system call
  * of the program fails during a switch, no sandbox kills the process for a system call of SoftHCA, no page fault
  * becomes a SIGBUS, and fork(), which copies the mapped memory, needs no memory that is not available. */
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,15 +49,34 @@ static bool overcommit_is_forbidden(void)
     return fd_read_text("/proc/sys/vm/overcommit_memory", text, sizeof(text)) > 0 && text[0] == '2';
 }
 
-static bool may_open_uffd(int flags, unsigned limits)
+/* 0: allowed, and it can do what switching takes; or -errno. */
+static int try_uffd(int flags, unsigned limits)
 {
-    int fd = -1;
+    uint64_t features;
+    int fd, error;
 
-    if (!(keeper_limits & limits))
-        fd = fd_lift((int)syscall(SYS_userfaultfd, (long)(O_CLOEXEC | O_NONBLOCK | flags)));
-    if (fd >= 0)
-        sys_close(fd);
-    return fd >= 0;
+    if (keeper_limits & limits)
+        return -EPERM;
+    fd = fd_lift((int)syscall(SYS_userfaultfd, (long)(O_CLOEXEC | O_NONBLOCK | flags)));
+    if (fd < 0)
+        return -errno;
+    error = keeper_features(fd, &features);
+    sys_close(fd);
+    return error;
+}
+
+enum mapped_reason mapped_stops_writers(bool *ret_in_calls)
+{
+    int saved = errno, full = try_uffd(0, KEEPER_USER_MODE | KEEPER_NO_UFFD);
+    /* In user mode it moves memory away from a peer that does not respond, whatever threads there are by then. */
+    int user = full ? try_uffd(UFFD_USER_MODE_ONLY, KEEPER_NO_UFFD) : 0;
+
+    errno = saved;
+    *ret_in_calls = full != 0;
+    if (!user)
+        return MAPPED_YES;
+    /* EINVAL: the kernel does not know user mode, which is of Linux 5.11. */
+    return user == -EOPNOTSUPP || user == -EINVAL ? MAPPED_OLD_UFFD : MAPPED_CALLS_FAIL;
 }
 
 /* "max" and a missing file mean no limit. */
@@ -103,7 +123,7 @@ enum mapped_reason mapped_unasked(bool *ret_in_calls)
 {
     enum mapped_reason reason = forbidden_from_outside();
     uint64_t limit;
-    bool waits; /* do system calls wait for the end of a switch? */
+    bool in_calls;
 
     if (reason != MAPPED_YES)
         return reason;
@@ -113,16 +133,15 @@ enum mapped_reason mapped_unasked(bool *ret_in_calls)
         return MAPPED_SANDBOX;
     if (overcommit_is_forbidden())
         return MAPPED_OVERCOMMIT;
-    waits = may_open_uffd(0, KEEPER_USER_MODE | KEEPER_NO_UFFD);
-    /* In user mode it moves memory away from a peer that does not respond, whatever threads there are by then. */
-    if (!waits && !may_open_uffd(UFFD_USER_MODE_ONLY, KEEPER_NO_UFFD))
-        return MAPPED_CALLS_FAIL;
+    reason = mapped_stops_writers(&in_calls);
+    if (reason != MAPPED_YES)
+        return reason;
     limit = memory_limit() / 4;
     if (!owner_enter())
         return MAPPED_CHANGED;
     owner.bytes_limit = max_of(limit, (uint64_t)1);
-    owner.in_calls = !waits;
+    owner.in_calls = in_calls;
     owner_leave();
-    *ret_in_calls = !waits;
+    *ret_in_calls = in_calls;
     return MAPPED_YES;
 }

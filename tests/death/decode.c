@@ -239,7 +239,7 @@ static bool take_vector_prefix(struct insn *insn)
     }
     insn->rex_x = !(p[1] & 0x40);
     insn->rex_b = !(p[1] & 0x20);
-    insn->map = p[1] & (p[0] == 0xc4 ? 0x1f : 7);
+    insn->map = p[1] & (p[0] == 0xc4 ? 0x1fu : 7u);
     if (insn->map == MAP_ONE || insn->map > MAP_3A)
         return false;
     if (p[0] == 0xc4) {

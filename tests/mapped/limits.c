@@ -497,6 +497,22 @@ static void who_did_not_ask_does_not_notice(void **state)
     CHECK(mapped_unasked(&in_calls) == MAPPED_SANDBOX, "under a seccomp filter");
 }
 
+/* As Linux 5.10: opened by everybody who may, but it stops no writer to shared pages. */
+static void who_did_not_ask_is_left_alone_on_old_kernels(void **state)
+{
+    enum way way = begin(PAGE);
+    enum mapped_reason reason;
+    bool in_calls;
+
+    keeper_after_fork_in_child(); /* as if begin() had not tried */
+    keeper_limits |= KEEPER_OLD_UFFD;
+    reason = mapped_unasked(&in_calls);
+    if (reason == MAPPED_TOOL || reason == MAPPED_SANDBOX || reason == MAPPED_OVERCOMMIT)
+        skip_because("%s", mapped_reason_text(reason));
+    CHECK(reason == (way == WAY_ALONE ? MAPPED_CALLS_FAIL : MAPPED_OLD_UFFD), "%s",
+          mapped_reason_text(reason));
+}
+
 static void who_did_not_ask_starts_no_thread(void **state)
 {
     bool in_calls;
@@ -580,6 +596,7 @@ int main(int argc, char **argv)
         TEST_WITH(under_valgrind, .fars = 0),
         TEST_WITH(sandbox_without_userfaultfd, .fars = 0),
         TEST_WITH(who_did_not_ask_does_not_notice, .fars = 0),
+        TEST_WITH(who_did_not_ask_is_left_alone_on_old_kernels, .fars = 0),
         TEST_WITH(who_did_not_ask_starts_no_thread, .fars = 0),
         TEST_WITH(who_did_not_ask_keeps_most_of_the_memory, .fars = 0),
         TEST_WITH(sandbox_without_memfd, .fars = 0),

@@ -3,10 +3,20 @@
 #include "test_local_sides.h"
 
 #include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
+
+#include "base/newer_kernel.h"
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77
+#endif
 
 enum { HELD, FOUND, DONE, GONE, LEFT }; /* words of the board */
 
@@ -316,6 +326,27 @@ static void test_a_squatter_delays_only_its_own_name(void **state)
     RUN_SIDES(squats);
 }
 
+/* The last test: the filter stays. */
+static void test_a_name_leads_to_its_holder_before_linux_5_3(void **state)
+{
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pidfd_open, 3, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_getsockopt, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SO_PEERPIDFD, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const struct sock_fprog program = {array_size(filter), filter};
+
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) {
+        print_message("no seccomp filter: %s\n", strerror(errno));
+        skip();
+    }
+    test_a_name_leads_to_its_holder(state);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -326,6 +357,7 @@ int main(void)
         cmocka_unit_test(test_a_holder_that_was_killed_is_not_recalled),
         cmocka_unit_test(test_many_searches_end_in_one_link),
         cmocka_unit_test(test_a_squatter_delays_only_its_own_name),
+        cmocka_unit_test(test_a_name_leads_to_its_holder_before_linux_5_3),
     };
 
     return run_local_tests("local names", tests);

@@ -2,6 +2,11 @@
 /* Asynchronous events: the queue of a context (verbs.md §9.1, §1.3). */
 #include "object_fixture.h"
 
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+
 void qp_retire_sends(uint32_t qpn, uint32_t retires)
 {
 }
@@ -165,6 +170,39 @@ static void several_readers_get_each_event_once(void **state)
     assert_nothing_queued();
 }
 
+/* From now on preadv2(2) fails as it does for an eventfd before Linux 5.8. */
+static void refuse_reads_that_do_not_wait(void)
+{
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_preadv2, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EOPNOTSUPP),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const struct sock_fprog program = {4, filter};
+
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) {
+        print_message("no seccomp filter: %s\n", strerror(errno));
+        skip();
+    }
+}
+
+/* The last test: the filter stays. */
+static void a_purge_leaves_nothing_to_read_on_old_kernels(void **state)
+{
+    struct ack_account qp;
+    int fd = context->verbs.context.async_fd;
+
+    refuse_reads_that_do_not_wait();
+    ack_account_init(&qp, NULL);
+    raise_on(&qp, IBV_EVENT_COMM_EST);
+    assert_true(readable(fd));
+    async_purge(&context->events, &qp);
+    assert_false(readable(fd));
+    assert_false(fcntl(fd, F_GETFL) & O_NONBLOCK);
+    purge_races_with_a_reader(state);
+}
+
 #define test(name) cmocka_unit_test_setup_teardown(name, open_contexts, close_contexts)
 
 int main(void)
@@ -176,6 +214,7 @@ int main(void)
         test(purge_takes_events_and_tokens),
         test(purge_races_with_a_reader),
         test(several_readers_get_each_event_once),
+        test(a_purge_leaves_nothing_to_read_on_old_kernels),
     };
 
     cmocka_set_message_output(CM_OUTPUT_TAP);

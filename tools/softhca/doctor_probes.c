@@ -96,10 +96,14 @@ static void probe_pidfd(struct finding *ret)
     }
     fd = child < 0 ? -1 : (int)syscall(SYS_pidfd_open, child, 0);
     if (fd < 0) {
+        const int error = errno;
+        const bool is_old = error == ENOSYS && own_status("Seccomp") == 0;
+
         finding_set(ret, FINDING_LIMITED,
                     "pidfd_open: %s: the end of a peer process is detected only when its sockets close",
-                    strerror(errno));
-        finding_remedy(ret, "allow pidfd_open in the container's seccomp profile (Linux 5.3 or newer)");
+                    is_old ? "this kernel has none (needs Linux 5.3)" : strerror(error));
+        if (!is_old)
+            finding_remedy(ret, "allow pidfd_open in the container's seccomp profile");
     }
     if (child > 0)
         kill(child, SIGKILL);
@@ -240,16 +244,16 @@ static void probe_yama(struct finding *ret)
 
 static void probe_userfaultfd(struct finding *ret)
 {
-    int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY);
+    bool in_calls;
+    enum mapped_reason reason = mapped_stops_writers(&in_calls);
 
-    if (fd >= 0) {
+    if (reason == MAPPED_YES)
         finding_set(ret, FINDING_OK,
                     "registered memory can be switched to a shared mapping while the "
                     "program uses it");
-        close(fd);
-        return;
-    }
-    finding_set(ret, FINDING_NOTE, "%s: registered memory cannot be mapped by peers", strerror(errno));
+    else
+        finding_set(ret, FINDING_NOTE, "%s: registered memory cannot be mapped by peers",
+                    mapped_reason_text(reason));
 }
 
 static void probe_mapped(struct finding *ret)
@@ -258,10 +262,9 @@ static void probe_mapped(struct finding *ret)
     const struct mapped_means *means = &here.means;
     char most[64] = "";
 
-    if (means->reason != MAPPED_YES || (means->single_thread && !here.in_calls)) {
+    if (means->reason != MAPPED_YES) {
         finding_set(ret, FINDING_NOTE, "peers do not map registered memory: %s",
-                    means->reason != MAPPED_YES ? mapped_reason_text(means->reason)
-                                                : "userfaultfd is not available");
+                    mapped_reason_text(means->reason));
         return;
     }
     if (means->lock_limit != UINT64_MAX)
@@ -269,8 +272,9 @@ static void probe_mapped(struct finding *ret)
                  (unsigned long long)means->lock_limit / 1024);
     if (here.unasked != MAPPED_YES)
         finding_set(ret, FINDING_NOTE,
-                    "peers map registered memory only with SOFTHCA_LOCAL=mapped in both processes%s: %s",
-                    most, mapped_reason_text(here.unasked));
+                    "peers map registered memory%s only with SOFTHCA_LOCAL=mapped in both processes%s: %s",
+                    means->single_thread ? " of programs with a single thread" : "", most,
+                    mapped_reason_text(here.unasked));
     else if (here.in_calls)
         finding_set(ret, FINDING_NOTE,
                     "peers map registered memory of programs with a single thread%s; of others, the kernel "

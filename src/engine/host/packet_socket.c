@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <linux/capability.h>
+#include <linux/filter.h>
 #include <linux/if_packet.h>
 #include <net/ethernet.h>
 #include <netinet/in.h>
@@ -26,6 +27,9 @@
 #include "object/steering/flow.h"
 
 #define PACKETS_AT_ONCE 64
+#ifndef PACKET_IGNORE_OUTGOING
+#define PACKET_IGNORE_OUTGOING 23
+#endif
 
 struct port {
     _Atomic uint32_t ifindex; /* 0: a free slot */
@@ -56,14 +60,34 @@ static void refuse(const char *why)
     refused = true;
 }
 
+/* Before Linux 4.20 a filter has to ask. */
+int packet_socket_ignore_outgoing(int fd)
+{
+    static const struct sock_filter incoming[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, (uint32_t)(SKF_AD_OFF + SKF_AD_PKTTYPE)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, PACKET_OUTGOING, 0, 1), BPF_STMT(BPF_RET | BPF_K, 0),
+        BPF_STMT(BPF_RET | BPF_K, UINT32_MAX), /* the whole frame */
+    };
+    const struct sock_fprog program = {array_size(incoming), (struct sock_filter *)(uintptr_t)incoming};
+    const int on = 1;
+
+    if (setsockopt(fd, SOL_PACKET, PACKET_IGNORE_OUTGOING, &on, sizeof(on)) == 0)
+        return 0;
+    if (errno != ENOPROTOOPT)
+        return -errno;
+    return setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program)) == 0 ? 0 : -errno;
+}
+
 static int set_options(int fd, uint32_t ifindex)
 {
     const struct packet_mreq promiscuous = {.mr_ifindex = (int)ifindex, .mr_type = PACKET_MR_PROMISC};
     const int on = 1;
-
     /* Frames of this host have reached its processes already (engine/paths/raw.c). */
-    if (setsockopt(fd, SOL_PACKET, PACKET_IGNORE_OUTGOING, &on, sizeof(on)) != 0 ||
-        setsockopt(fd, SOL_PACKET, PACKET_AUXDATA, &on, sizeof(on)) != 0 ||
+    int error = packet_socket_ignore_outgoing(fd);
+
+    if (error)
+        return error;
+    if (setsockopt(fd, SOL_PACKET, PACKET_AUXDATA, &on, sizeof(on)) != 0 ||
         setsockopt(fd, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &promiscuous, sizeof(promiscuous)) != 0)
         return -errno;
     return 0;

@@ -18,6 +18,8 @@ void packet_socket_send(uint32_t ifindex, const struct iovec *gather, unsigned g
 /* The descriptor that was passed to helper_watch() is readable; it may have been closed, and its number used again.
  * Helper thread. */
 void packet_socket_receive(int fd);
+/* The packet socket is not to receive what this host sends. 0 or -errno. For tests, too. */
+int packet_socket_ignore_outgoing(int fd);
 void packet_socket_after_fork_in_child(void);
 
 #endif

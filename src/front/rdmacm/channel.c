@@ -7,7 +7,6 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -30,7 +29,6 @@ struct channel {
     /* In the descriptor, or read by a thread that has not got events_lock yet: it looks for an event, and leaves a token if
      * there are more. */
     uint32_t tokens;
-    bool one_each; /* a token for each event: this kernel cannot take one back for certain */
 };
 
 /* Guards all lists of events and ids, the channel of an id, and its counts of reported events. Ranks above an id's
@@ -64,29 +62,34 @@ static bool put_token(const struct channel *channel)
     return put;
 }
 
-/* 0; -EAGAIN: there is none; other errors: the kernel cannot. RWF_NOWAIT, because O_NONBLOCK would affect readers. */
-static int take_token_back(const struct channel *channel)
+/* False: there is none, or a reader has it. */
+static bool take_token_back(const struct channel *channel)
 {
     uint64_t token;
-    struct iovec to = {&token, sizeof(token)};
-    int saved = errno, error = 0;
 
-    if (syscall(SYS_preadv2, channel->public.fd, &to, 1UL, -1L, -1L, RWF_NOWAIT) < 0) /* offset -1: none */
-        error = -errno;
-    errno = saved;
-    return error;
+    return sys_read_now(channel->public.fd, &token, sizeof(token)) > 0;
 }
 
 /* Makes the descriptor readable if there are events, and not otherwise. After each change of either. A burst of events costs
  * one token, not a system call for each. */
 static void settle_tokens(struct channel *channel)
 {
-    uint32_t wanted = channel->one_each ? channel->unread : min_of(channel->unread, 1u);
+    uint32_t wanted = min_of(channel->unread, 1u);
 
     while (channel->tokens < wanted && put_token(channel))
         channel->tokens++;
-    while (channel->tokens > wanted && take_token_back(channel) == 0)
+    while (channel->tokens > wanted && take_token_back(channel))
         channel->tokens--;
+}
+
+static bool reads_block(const struct channel *channel)
+{
+    bool block;
+
+    lock_acquire(&events_lock); /* no take_token_back() is under way */
+    block = sys_reads_block(channel->public.fd);
+    lock_release(&events_lock);
+    return block;
 }
 
 /* --- channels ------------------------------------------------------------------------------------------- */
@@ -114,7 +117,6 @@ struct rdma_event_channel *channel_new(void)
     list_init(&channel->events);
     channel->generation = generation();
     channel->public.fd = fd;
-    channel->one_each = take_token_back(channel) != -EAGAIN;
     return &channel->public;
 }
 
@@ -406,12 +408,16 @@ int events_next(struct rdma_event_channel *public, struct event **ret_event)
             return -EIO; /* a forked child would read its parent's tokens */
         if (!with_token)
             pthread_testcancel(); /* what is read below may not be reached */
-        *ret_event = with_token || !channel->one_each ? take_first(channel, with_token) : NULL;
+        *ret_event = take_first(channel, with_token);
         if (*ret_event)
             return 0;
-        if (read(public->fd, &token, sizeof(token)) < 0)
-            return -errno;
-        with_token = true;
+        with_token = read(public->fd, &token, sizeof(token)) > 0;
+        if (!with_token) {
+            int error = -errno;
+
+            if (error != -EAGAIN || !reads_block(channel))
+                return error;
+        }
     }
 }
 

@@ -6,7 +6,6 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include "base/fd.h"
@@ -77,18 +76,13 @@ void event_token_brought(struct event_queue *queue, uint64_t tokens)
     queue->credit += (uint32_t)tokens;
 }
 
-/* Takes the tokens out of the descriptor without blocking. By RWF_NOWAIT, because O_NONBLOCK belongs to the
- * application and would affect its readers; offset -1: none. Kernels before 5.8 refuse it for eventfds: the
- * descriptor then stays readable although no event is queued, until the next read. */
+/* Takes the tokens out of the descriptor without blocking. Lock held. */
 static void drain(struct event_queue *queue)
 {
     uint64_t tokens;
-    struct iovec to = {&tokens, sizeof(tokens)};
-    int saved = errno;
 
-    if (!is_inherited(queue) && syscall(SYS_preadv2, queue->fd, &to, 1UL, -1L, -1L, RWF_NOWAIT) > 0)
+    if (!is_inherited(queue) && sys_read_now(queue->fd, &tokens, sizeof(tokens)) > 0)
         event_token_brought(queue, tokens);
-    errno = saved;
 }
 
 /* A token that is `written` is in the descriptor, or a reader has taken it and examines `pending` next. */
@@ -153,16 +147,26 @@ void event_token_take_back(struct event_queue *queue, uint32_t count)
         drain(queue);
 }
 
+static bool reads_block(struct event_queue *queue)
+{
+    bool block;
+
+    lock_acquire(&queue->lock); /* no drain() is under way */
+    block = sys_reads_block(queue->fd);
+    lock_release(&queue->lock);
+    return block;
+}
+
 int event_token_wait(struct event_queue *queue, uint64_t *ret_tokens)
 {
-    int saved = errno, error = 0;
+    int saved = errno, error;
 
     if (is_inherited(queue))
         return -EIO;
-    if (read(queue->fd, ret_tokens, sizeof(*ret_tokens)) < 0) {
-        error = -errno;
-        errno = saved;
-    }
+    do {
+        error = read(queue->fd, ret_tokens, sizeof(*ret_tokens)) < 0 ? -errno : 0;
+    } while (error == -EAGAIN && reads_block(queue));
+    errno = saved;
     return error;
 }
 
