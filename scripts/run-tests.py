@@ -217,8 +217,9 @@ def address_space_too_random():
 
 
 def test_name(name):
-    """Of meson's "project:suite+suite / name"."""
-    return name.split(" / ", 1)[-1]
+    """Of meson's "project:suite+suite / name", in newer releases "suite+suite - project:name"."""
+    _, separator, rest = name.partition(" - ")
+    return rest.split(":", 1)[-1] if separator and " / " not in name else name.split(" / ", 1)[-1]
 
 
 def read_records(log):

@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
+#include "local/block_names.h"
 #include "local/handshake.h"
 #include "local/handshake_message.h"
 #include "local/start.h"
@@ -238,12 +239,14 @@ static void test_descriptors_of_the_program_are_left_alone(void **state)
 
 /* --- peers that break the protocol ---------------------------------------------------------------------- */
 
+/* Of a block whose name has no uid. */
 static int listen_as(uint32_t block)
 {
     struct sockaddr_un address;
     socklen_t length = block_address(block, &address);
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
+    CHECK(!block_is_of_user(block));
     CHECK(fd >= 0 && bind(fd, (struct sockaddr *)&address, length) == 0 && listen(fd, 1) == 0);
     return fd;
 }
@@ -503,7 +506,7 @@ enum lie { LIE_CLOSE, LIE_NOISE, LIE_REFUSE, LIE_READY, LIE_KNOWN, LIES };
 
 static void lies_to_connectors(unsigned number)
 {
-    uint32_t block = publish_qpn(number) / 256 ^ 1;
+    uint32_t mine = publish_qpn(number) / 256, block = block_is_of_user(mine ^ 1) ? mine ^ 2 : mine ^ 1;
     int listener = listen_as(block);
 
     atomic_store(&board->qpn[2], block * 256);
