@@ -24,8 +24,7 @@ int forwarding_open(void)
     if (socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0) {
         error = -errno;
         errno = saved;
-        log_error("UDP port 4791: cannot create the socket for forwarded packets: %s "
-                  "(limit: ulimit -n): none is received",
+        log_error("UDP port 4791: forwarded packets are not received: socketpair: %s (limit: ulimit -n)",
                   strerror(-error));
         return error;
     }
