@@ -21,7 +21,7 @@ static struct list services = {&services, &services};
 
 typedef char name_text[LOCAL_NAME_MAX + 1];
 
-static const char hex_digits[16] = "0123456789abcdef";
+static const char hex_digits[] = "0123456789abcdef";
 
 /* "cm/SERVICE_ID/", not by snprintf(): a client composes three names for each connection. Returns where the rest goes. */
 static char *name_begin(uint64_t service_id, name_text ret_name)
