@@ -58,7 +58,7 @@ __asm__(
     "btsl $5, 128(%rdi)\nbtcl $7, 128(%rdi)\nbtrl $5, 128(%rdi)\n"
     "stc\nsetc 133(%rdi)\nmovnti %ecx, 136(%rdi)\n"
     "mov %edi, %eax\nmovl $0x99, 140(%rdi)\n"
-    "addr32 movl $0x55, 144(%edi)\n"
+    "movl $0x55, 144(%edi)\n"
     "pushq $0x4455\npop 152(%rdi)\npushq $0x4456\npop 152(%r12,%rcx,8)\n"
     "mov %rdi, %rax\nmovl $0x66, 160(%rax)\nmov %rdi, %rdx\nmovl $0x67, 164(%rdx,%rcx,1)\n"
     "mov %rdi, %rbx\nmovw $0x68, 170(%rbx)\nmov %rdi, %rsi\nmov %cx, 174(%rsi)\n"

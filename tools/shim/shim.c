@@ -5,10 +5,12 @@
  * a cancellation point stays one. Interposing from libibverbs itself would not do: UCX loads it with local
  * scope, behind libc.
  */
-/* Each name is defined by itself here: the headers must not turn stat into stat64, nor open into a checked
- * inline. */
+/* Each name is defined by itself here: the headers must not turn stat into stat64, open into a checked inline, nor, as
+ * before glibc 2.33, stat into an inline of __xstat. */
 #undef _FILE_OFFSET_BITS
 #undef _FORTIFY_SOURCE
+#include <features.h>
+#undef __USE_EXTERN_INLINES
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
