@@ -215,26 +215,34 @@ static double end_of_stream(struct side *side)
     return gbps;
 }
 
+/* Into buffer[]; the lengths are in headers. Returns how many came. */
+static int receive_batch(struct side *side, struct mmsghdr headers[BATCH])
+{
+    static struct description descriptions[BATCH];
+    static struct iovec vectors[BATCH];
+    int count;
+
+    for (int i = 0; i < BATCH; i++) {
+        vectors[i] = (struct iovec){buffer[i], sizeof(buffer[i])};
+        headers[i].msg_hdr = described(&descriptions[i], &vectors[i]);
+    }
+    count = recvmmsg(side->receiver, headers, BATCH, MSG_WAITFORONE, NULL);
+    if (count < 0)
+        die("recvmmsg");
+    return count;
+}
+
 /* The rate from the first datagram to the last. */
 static void count_stream(struct side *side)
 {
-    static struct description descriptions[BATCH];
     struct mmsghdr headers[BATCH];
-    struct iovec vectors[BATCH];
     uint64_t bytes = 0, first = 0, last = 0;
     double gbps;
     bool stopped = false;
 
     while (!stopped) {
-        int count;
+        int count = receive_batch(side, headers);
 
-        for (int i = 0; i < BATCH; i++) {
-            vectors[i] = (struct iovec){buffer[i], sizeof(buffer[i])};
-            headers[i].msg_hdr = described(&descriptions[i], &vectors[i]);
-        }
-        count = recvmmsg(side->receiver, headers, BATCH, MSG_WAITFORONE, NULL);
-        if (count < 0)
-            die("recvmmsg");
         for (int i = 0; i < count; i++) {
             if (headers[i].msg_len == LENGTH_OF_STOP) {
                 stopped = true;
@@ -306,21 +314,12 @@ static unsigned place_packets(const uint8_t *packets, size_t length, uint64_t co
 
 static void receive_checked(struct side *side)
 {
-    static struct description descriptions[BATCH];
     struct mmsghdr headers[BATCH];
-    struct iovec vectors[BATCH];
     uint64_t placed = 0;
 
     for (;;) {
-        int count;
+        int count = receive_batch(side, headers);
 
-        for (int i = 0; i < BATCH; i++) {
-            vectors[i] = (struct iovec){buffer[i], sizeof(buffer[i])};
-            headers[i].msg_hdr = described(&descriptions[i], &vectors[i]);
-        }
-        count = recvmmsg(side->receiver, headers, BATCH, MSG_WAITFORONE, NULL);
-        if (count < 0)
-            die("recvmmsg");
         for (int i = 0; i < count; i++) {
             if (headers[i].msg_len == LENGTH_OF_STOP)
                 return;

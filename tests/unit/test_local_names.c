@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Names beside QPN blocks: one holder on the host, found by all, free at once when it goes. */
+#include "refused_calls.h"
 #include "test_local_sides.h"
 
 #include <errno.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/un.h>
 
 #include "base/newer_kernel.h"
@@ -338,12 +335,8 @@ static void test_a_name_leads_to_its_holder_before_linux_5_3(void **state)
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
-    const struct sock_fprog program = {array_size(filter), filter};
 
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) {
-        print_message("no seccomp filter: %s\n", strerror(errno));
-        skip();
-    }
+    refuse_calls(filter, array_size(filter));
     test_a_name_leads_to_its_holder(state);
 }
 

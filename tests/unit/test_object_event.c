@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Asynchronous events: the queue of a context (verbs.md §9.1, §1.3). */
 #include "object_fixture.h"
-
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
+#include "refused_calls.h"
 
 void qp_retire_sends(uint32_t qpn, uint32_t retires)
 {
@@ -179,12 +175,8 @@ static void refuse_reads_that_do_not_wait(void)
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EOPNOTSUPP),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
-    const struct sock_fprog program = {4, filter};
 
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) {
-        print_message("no seccomp filter: %s\n", strerror(errno));
-        skip();
-    }
+    refuse_calls(filter, array_size(filter));
 }
 
 /* The last test: the filter stays. */

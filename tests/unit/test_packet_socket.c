@@ -1,21 +1,18 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Packet sockets: what this host sends does not come back, whatever the kernel can do. */
+#include "refused_calls.h"
 #include "test_local_sides.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <linux/filter.h>
 #include <linux/if_packet.h>
-#include <linux/seccomp.h>
 #include <net/ethernet.h>
 #include <net/if.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 
 #include "engine/host/packet_socket.h"
 
@@ -108,12 +105,8 @@ static void nor_before_linux_4_20(void **state)
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOPROTOOPT),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
-    const struct sock_fprog program = {array_size(filter), filter};
 
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) {
-        print_message("no seccomp filter: %s\n", strerror(errno));
-        skip();
-    }
+    refuse_calls(filter, array_size(filter));
     what_is_sent_does_not_come_back(state);
 }
 
