@@ -31,13 +31,16 @@ def build(folder):
     return None
 
 
-def fuzz(folder, target, seconds):
+def fuzz(folder, target, seconds, keep):
     """(went well, what was said of it)"""
     here = os.path.join(folder, 'tests', 'fuzz')
     corpus = os.path.join(TOP, 'tests', 'fuzz', target + '.corpus')
     # The sanitizers of clang 14 need their shadow where more randomness may put something else.
     prefix = ['setarch', '-R'] if subprocess.run(['setarch', '-R', 'true'], capture_output=True).returncode == 0 else []
     with tempfile.TemporaryDirectory(prefix='softhca-fuzz-') as inputs:
+        if keep:
+            inputs = os.path.join(keep, target)
+            os.makedirs(inputs, exist_ok=True)
         seeds = [*prefix, os.path.join(here, 'drive_' + target), '--seeds', inputs]
         subprocess.run(seeds + ([corpus] if os.path.exists(corpus) else []), check=True, stdout=subprocess.DEVNULL)
         done = subprocess.run([*prefix, os.path.join(here, 'fuzz_' + target), f'-max_total_time={seconds}',
@@ -54,6 +57,7 @@ def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument('targets', nargs='*', help=f'default: all ({", ".join(TARGETS)})')
     ap.add_argument('--seconds', type=int, default=180, help='for each target (default %(default)s)')
+    ap.add_argument('--keep', metavar='FOLDER', help='of inputs: go on from those that earlier runs have left there')
     ap.add_argument('--build', default=os.path.join(TOP, 'build-fuzz'))
     opt = ap.parse_args()
     opt.build = os.path.abspath(opt.build)
@@ -70,7 +74,7 @@ def main():
         return 1
     failed = 0
     for number, target in enumerate(targets, 1):
-        good, text = fuzz(opt.build, target, opt.seconds)
+        good, text = fuzz(opt.build, target, opt.seconds, opt.keep)
         failed += not good
         print(f'{"ok" if good else "not ok"} {number} - {target}, {opt.seconds} s')
         print(''.join(f'# {line}\n' for line in text.splitlines()), end='', flush=True)
