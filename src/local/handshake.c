@@ -338,9 +338,21 @@ void handshake_begin(uint32_t block, struct name_search *search)
     }
 }
 
+bool handshake_goes_on(struct handshake *handshake)
+{
+    const unsigned *all = handshake->is_outgoing ? &handshakes_outgoing_count : &handshakes_incoming_count;
+    const unsigned count = *all;
+    const enum handshake_type awaits = handshake->awaits;
+
+    if (handshake->socket.fd < 0)
+        return false;
+    handshake_ready(&handshake->socket, EPOLLIN);
+    return *all != count || handshake->awaits != awaits || handshake->socket.fd < 0;
+}
+
 static void expire_incoming(struct handshake *handshake, ns_t now)
 {
-    if (handshake->deadline > now)
+    if (handshake->deadline > now || handshake_goes_on(handshake))
         return;
     if (handshake->awaits == HANDSHAKE_READY && now - handshake->began < handshake_timeout) {
         handshake->deadline = now + MESSAGE_TIMEOUT;
@@ -357,19 +369,24 @@ static void expire_outgoing(struct handshake *handshake, ns_t now)
 {
     char buffer[24];
 
-    if (handshake->deadline <= now && now - handshake->began < handshake_timeout) {
+    if (handshake->deadline > now) {
+        if (handshake->retry_at <= now)
+            handshake_connect(handshake);
+        return;
+    }
+    if (handshake_goes_on(handshake))
+        return;
+    if (now - handshake->began < handshake_timeout) {
         log_info("handshake with the owner of %s pending for %llu ms, still waiting",
                  handshake_target(handshake, buffer),
                  (unsigned long long)((now - handshake->began) / NS_PER_MS));
         handshake->deadline = now + MESSAGE_TIMEOUT;
-    } else if (handshake->deadline <= now) {
-        log_warn(
-            "handshake timed out: the owner of %s did not answer within %llu ms (stopped, or in a debugger?)",
-            handshake_target(handshake, buffer), (unsigned long long)(handshake_timeout / NS_PER_MS));
-        handshake_fail(handshake);
-    } else if (handshake->retry_at <= now) {
-        handshake_connect(handshake);
+        return;
     }
+    log_warn(
+        "handshake timed out: the owner of %s did not answer within %llu ms (stopped, or in a debugger?)",
+        handshake_target(handshake, buffer), (unsigned long long)(handshake_timeout / NS_PER_MS));
+    handshake_fail(handshake);
 }
 
 void handshake_expire(void)

@@ -17,9 +17,8 @@
 #include "local/reference.h"
 #include "local/start.h"
 
-#define ACCEPT_PAUSE     (100 * NS_PER_MS)
-#define INCOMING_AT_ONCE 128
-#define ACCEPTS_AT_ONCE  64
+#define ACCEPT_PAUSE    (100 * NS_PER_MS)
+#define ACCEPTS_AT_ONCE 64
 /* Two processes in different pid namespaces can end up with more than one link if they connect at the same time. */
 #define LINKS_PER_PROCESS 8
 
@@ -248,9 +247,9 @@ static unsigned incoming_of(uid_t uid)
     return count;
 }
 
-/* Ends the oldest handshake of the user who has the most, so that silent connections in any number keep no other user
- * out. */
-static void make_room(void)
+/* The oldest handshake of the user who has the most, so that silent connections in any number keep no other user out. Of
+ * these one that awaits HELLO, if there is any. */
+static struct handshake *choose_victim(void)
 {
     struct handshake *victim = NULL;
     unsigned most = 0;
@@ -259,12 +258,29 @@ static void make_room(void)
         struct handshake *handshake = list_entry(node, struct handshake, node);
         unsigned count = incoming_of(handshake->peer.uid);
 
-        if (count > most) {
+        if (count > most || (count == most && victim->peer.uid == handshake->peer.uid &&
+                             victim->awaits == HANDSHAKE_READY && handshake->awaits == HANDSHAKE_HELLO)) {
             victim = handshake;
             most = count;
         }
     }
-    handshake_fail(victim);
+    return victim;
+}
+
+/* A message that has come is read first: where many processes connect at once, this thread is late, and not they. A connector
+ * that has sent READY has the link, and takes its end for the end of this process. */
+static void make_room(void)
+{
+    while (handshakes_incoming_count >= HANDSHAKES_INCOMING_MAX) {
+        struct handshake *victim = choose_victim();
+
+        if (handshake_goes_on(victim))
+            continue;
+        log_info("%u processes have connected and did not finish the handshake: the connection of process %d "
+                 "(uid %u) is closed",
+                 handshakes_incoming_count, (int)victim->peer.pid, (unsigned)victim->peer.uid);
+        handshake_fail(victim);
+    }
 }
 
 bool handshake_accept_some(struct event_source *listener)
@@ -275,7 +291,7 @@ bool handshake_accept_some(struct event_source *listener)
 
         if (fd < 0)
             return errno != EMFILE && errno != ENFILE && errno != ENOMEM && errno != ENOBUFS;
-        if (handshakes_incoming_count >= INCOMING_AT_ONCE)
+        if (handshakes_incoming_count >= HANDSHAKES_INCOMING_MAX)
             make_room();
         handshake = handshake_new(false, 0);
         if (!handshake) {

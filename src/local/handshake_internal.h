@@ -6,6 +6,9 @@
 #include "local/handshake.h"
 #include "local/handshake_message.h"
 
+/* Incoming ones at once. */
+#define HANDSHAKES_INCOMING_MAX 128u
+
 struct handshake {
     struct event_source socket;
     struct list node; /* in handshakes_outgoing or handshakes_incoming, oldest first */
@@ -36,6 +39,8 @@ void handshake_fail(struct handshake *handshake);
 int handshake_install_link(struct handshake *handshake);
 /* event_source.ready of a handshake's socket: reads one message and takes the next step. */
 void handshake_ready(struct event_source *source, uint32_t events);
+/* Reads a message of the peer's that has come. True: the handshake has ended, and is freed, or goes on. */
+bool handshake_goes_on(struct handshake *handshake);
 /* local_link_is_coming() counts the handshake (true) or no longer does (false). A caller passes true before it
  * sends the message that lets the peer install its link. The lock of a name may be held. */
 void handshake_set_coming(struct handshake *handshake, bool is_coming);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* One user takes all the links that a process has for other users, and starts all the handshakes that it can; a third
- * user still gets a link. */
+ * user still gets a link. And many processes of one user connect at once: none loses the link that it has. */
 #include "test_local_sides.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
 #include <signal.h>
@@ -14,12 +15,13 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 
-#include "local/handshake_message.h"
+#include "local/handshake_internal.h"
 
 /* Users without accounts. */
 enum { GREEDY = 61021, MODEST };
 enum { PROCESSES = 90, LINKS_EACH = 8 };
-enum { LINKED = 8, DONE }; /* words of the board */
+enum { CROWD = HANDSHAKES_INCOMING_MAX / LINKS_EACH };
+enum { LINKED = 8, DONE, WELCOMED, DEAF, COMES, READY, HEARD }; /* words of the board */
 
 static void become(uid_t user)
 {
@@ -36,8 +38,9 @@ static int connect_to(uint32_t qpn)
     return fd;
 }
 
-/* A link without a library: its memory, and the right messages. The socket stays open. */
-static bool make_link(uint32_t victim, uint8_t number)
+/* A link without a library: its memory, and the right messages. The socket stays open. Returns it where WELCOME has come, or
+ * -1. */
+static int begin_link(uint32_t victim, uint8_t number)
 {
     int memory = memfd_create("link", MFD_ALLOW_SEALING | MFD_CLOEXEC), fd = connect_to(victim);
     struct handshake_message message;
@@ -48,11 +51,26 @@ static bool make_link(uint32_t victim, uint8_t number)
     message.instance[0] = number + 1;
     CHECK(handshake_message_send(fd, &message, memory) == 0);
     close(memory);
-    if (recv(fd, &message, sizeof(message), 0) != (ssize_t)sizeof(message) || message.result != HANDSHAKE_OK)
-        return false;
+    return recv(fd, &message, sizeof(message), 0) == (ssize_t)sizeof(message) &&
+                   message.result == HANDSHAKE_OK
+               ? fd
+               : -1;
+}
+
+static bool end_link(int fd, uint8_t number)
+{
+    struct handshake_message message;
+
     handshake_message_fill(&message, HANDSHAKE_READY, HANDSHAKE_OK, false);
     message.instance[0] = number + 1;
     return handshake_message_send(fd, &message, -1) == 0;
+}
+
+static bool make_link(uint32_t victim, uint8_t number)
+{
+    int fd = begin_link(victim, number);
+
+    return fd >= 0 && end_link(fd, number);
 }
 
 /* As many links as it gets, from many processes, because each has few. */
@@ -142,11 +160,74 @@ static void test_and_descriptors_for_the_program(void **state)
     a_third_user_gets_a_link_of(has_few_descriptors);
 }
 
+/* --- many at once --------------------------------------------------------------------------------------- */
+
+static void await_word(unsigned word, uint32_t least)
+{
+    while (atomic_load(&board->word[word]) < least)
+        usleep(1000);
+}
+
+/* Has no processor while one more process connects and the READYs of all others come, in this order. */
+static void hears_late(unsigned number)
+{
+    publish_qpn(0);
+    UNTIL(atomic_load(&board->word[WELCOMED]) == CROWD);
+    atomic_store(&board->word[DEAF], 1);
+    await_word(READY, CROWD);
+    for (unsigned i = 0; i < HANDSHAKES_INCOMING_MAX; i++)
+        turn(0);
+    atomic_store(&board->word[HEARD], 1);
+    UNTIL(atomic_load(&board->word[DONE]) == CROWD);
+}
+
+static void connects_with_many(unsigned number)
+{
+    uint32_t victim = await_qpn(0);
+    int fd[LINKS_EACH];
+    char byte;
+
+    for (uint8_t i = 0; i < LINKS_EACH; i++) {
+        fd[i] = begin_link(victim, i);
+        CHECK(fd[i] >= 0);
+    }
+    atomic_fetch_add(&board->word[WELCOMED], 1);
+    await_word(COMES, 1);
+    for (uint8_t i = 0; i < LINKS_EACH; i++)
+        CHECK(end_link(fd[i], i));
+    atomic_fetch_add(&board->word[READY], 1);
+    await_word(HEARD, 1);
+    for (uint8_t i = 0; i < LINKS_EACH; i++) /* an offer or nothing, but not the end */
+        CHECK(recv(fd[i], &byte, 1, MSG_DONTWAIT) > 0 || errno == EAGAIN);
+    atomic_fetch_add(&board->word[DONE], 1);
+}
+
+static void is_one_more(unsigned number)
+{
+    uint32_t victim = await_qpn(0);
+
+    await_word(DEAF, 1);
+    (void)connect_to(victim);
+    atomic_store(&board->word[COMES], 1);
+    await_word(DONE, CROWD);
+}
+
+static void test_who_has_said_READY_keeps_its_link(void **state)
+{
+    side_fn *sides[CROWD + 2] = {hears_late, is_one_more};
+
+    for (unsigned i = 2; i < array_size(sides); i++)
+        sides[i] = connects_with_many;
+    board_clear();
+    run_sides(sides, array_size(sides));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_links_of_one_user_leave_some_for_the_next),
         cmocka_unit_test(test_and_descriptors_for_the_program),
+        cmocka_unit_test(test_who_has_said_READY_keeps_its_link),
     };
 
     return run_local_tests("local_budget", tests);

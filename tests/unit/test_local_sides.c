@@ -201,7 +201,7 @@ void side_kill(pid_t pid)
 
 void run_sides(side_fn *const *sides, unsigned count)
 {
-    pid_t pids[8];
+    pid_t pids[24];
 
     assert_true(count <= array_size(pids));
     for (unsigned i = 0; i < count; i++)
