@@ -123,6 +123,60 @@ static void a_pause_ends_it(void **state)
     assert_int_equal(polls_for(&poll, now + BUSY_POLL_LONG + 1, is_free), BUSY_POLL_SHORT);
 }
 
+/* How many looks and wakes there are for each of many messages with that pause between them, in hundredths, if nobody is late:
+ * while it watches the thread looks four times, and a message within that time does not wake it. */
+static unsigned wakes_for(struct watch *watch, ns_t pause)
+{
+    unsigned wakes = 0;
+    bool asleep = true;
+
+    for (unsigned i = 0; i < 100; i++) {
+        if (asleep) {
+            wakes++;
+            watch_woken(watch, pause);
+        }
+        asleep = !watch_goes_on(watch) || pause > WATCH_FOR;
+        if (watch_goes_on(watch))
+            wakes += (unsigned)min_of(pause / (WATCH_FOR / 4), 4u);
+        else
+            wakes++;
+    }
+    return wakes;
+}
+
+static void rare_messages_do_not_keep_it_awake(void **state)
+{
+    struct watch watch = {0};
+
+    wakes_for(&watch, NS_PER_S);
+    assert_int_equal(wakes_for(&watch, WATCH_FOR + 1),
+                     200); /* woken, and one look that finds the program asleep again */
+}
+
+static void messages_that_come_soon_are_watched_for(void **state)
+{
+    struct watch watch = {0};
+
+    wakes_for(&watch, NS_PER_S);
+    assert_in_range(wakes_for(&watch, WATCH_FOR / 4), 100, 110);
+    assert_true(watch_goes_on(&watch));
+}
+
+static void one_that_comes_soon_among_rare_ones_changes_nothing(void **state)
+{
+    struct watch watch = {0};
+
+    for (unsigned i = 0; i < WATCH_SELDOM_MAX; i++)
+        watch_woken(&watch, NS_PER_S);
+    watch_woken(&watch, NS_PER_MS);
+    assert_false(watch_goes_on(&watch));
+    watch_woken(&watch, NS_PER_S);
+    watch_woken(&watch, NS_PER_MS);
+    watch_woken(&watch, NS_PER_MS);
+    watch_woken(&watch, NS_PER_MS);
+    assert_true(watch_goes_on(&watch));
+}
+
 static void it_asks_once_a_millisecond(void **state)
 {
     struct busy_poll poll = {0};
@@ -182,6 +236,9 @@ int main(void)
         cmocka_unit_test(not_after_packets_in_a_row),
         cmocka_unit_test(a_pause_ends_it),
         cmocka_unit_test(it_asks_once_a_millisecond),
+        cmocka_unit_test(rare_messages_do_not_keep_it_awake),
+        cmocka_unit_test(messages_that_come_soon_are_watched_for),
+        cmocka_unit_test(one_that_comes_soon_among_rare_ones_changes_nothing),
         cmocka_unit_test(a_processor_is_free_if_no_more_threads_run_than_there_are),
         cmocka_unit_test(what_cannot_be_read_is_not_free),
         cmocka_unit_test(the_kernel_says_it),

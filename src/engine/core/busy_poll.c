@@ -42,3 +42,16 @@ void busy_poll_ends(struct busy_poll *poll)
         poll->vain++;
     poll->found = false;
 }
+
+void watch_woken(struct watch *watch, ns_t pause)
+{
+    if (pause > WATCH_FOR)
+        watch->seldom += watch->seldom < WATCH_SELDOM_MAX;
+    else
+        watch->seldom -= watch->seldom < 2 ? watch->seldom : 2;
+}
+
+bool watch_goes_on(const struct watch *watch)
+{
+    return watch->seldom < WATCH_SELDOM;
+}

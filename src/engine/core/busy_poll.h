@@ -1,13 +1,18 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* How long the helper thread goes on polling when it finds no more packets, as a pure state machine: no clock, no system
- * call. To be woken takes from 5 us (real processors) to 25 us (virtual ones), so it pays to wait for the next packet, but
- * only if that comes soon, and if no other thread wants the processor: least of all the one that the packet was for.
+/* How long the helper thread stays awake: two pure state machines, without clock or system call.
+ *
+ * busy_poll: how long it goes on polling when it finds no more packets. To be woken takes from 5 us (real processors) to
+ * 25 us (virtual ones), so it pays to wait for the next packet, but only if that comes soon, and if no other thread wants the
+ * processor: least of all the one that the packet was for.
  *
  *   BUSY_POLL_SHORT  always
  *   BUSY_POLL_USUAL  unless that found nothing BUSY_POLL_VAIN times in a row; then each BUSY_POLL_TRY-th time
  *   BUSY_POLL_LONG   if the last packets came less than that apart, and a processor is free
  *
- * So whoever gets a packet now and then pays for BUSY_POLL_SHORT. */
+ * So whoever gets a packet now and then pays for BUSY_POLL_SHORT.
+ *
+ * watch: whether it looks for WATCH_FOR, every GLANCE_NS (helper.c), once the program's threads have gone to sleep. Four looks
+ * cost more than to be woken once, so it pays only where a message comes within that time. */
 #ifndef ENGINE_CORE_BUSY_POLL_H
 #define ENGINE_CORE_BUSY_POLL_H
 
@@ -42,5 +47,19 @@ void busy_poll_found(struct busy_poll *poll, ns_t now);
 bool busy_poll_goes_on(struct busy_poll *poll, ns_t since, ns_t now, bool (*is_free)(void));
 /* The thread is about to sleep. */
 void busy_poll_ends(struct busy_poll *poll);
+
+#define WATCH_FOR (2 * NS_PER_MS)
+/* Pauses longer than that before the thread was woken; a shorter one counts twice against them. */
+#define WATCH_SELDOM     4u
+#define WATCH_SELDOM_MAX 8u
+
+/* All zero: nothing is known yet, and it watches. */
+struct watch {
+    uint32_t seldom;
+};
+
+/* The thread was woken. pause: since it saw the last poll. */
+void watch_woken(struct watch *watch, ns_t pause);
+bool watch_goes_on(const struct watch *watch);
 
 #endif

@@ -36,7 +36,7 @@
 #include "object/cq/cq.h"
 #include "udp/udp.h"
 
-#define TICK_MS 2
+#define TICK_MS (WATCH_FOR / NS_PER_MS)
 /* A thread that polled within this time and is still inside of the library counts as polling: on a slow
  * processor one poll with many packets may take longer than TICK_MS. */
 #define LONG_POLL_NS (20 * NS_PER_MS)
@@ -405,6 +405,15 @@ static void rearm_doorbells(void)
     }
 }
 
+static struct watch watched;
+
+/* All threads of the program sleep, and found the rings empty before. */
+static bool may_sleep_now(void)
+{
+    return !watch_goes_on(&watched) && local_attention() == ATTENTION_DOZES && !called.active &&
+           !atomic_load_explicit(&udp_has_sockets, memory_order_relaxed);
+}
+
 static ns_t pause_while_watching(void)
 {
     if (cq_armed_count || called.active || helper_saw_arming() || local_has_ring_due() ||
@@ -434,6 +443,7 @@ static bool check(struct polling *polling, ns_t now)
         progress_run();
         watching = false;
     }
+    watching &= !may_sleep_now();
     periodic_work(now);
     if (!watching)
         watching = !work_until_quiet();
@@ -483,6 +493,8 @@ static void *helper_main(void *argument)
         now = sys_now();
         if (take_channel_rung())
             polling.seen_at = now;
+        if (!watching)
+            watch_woken(&watched, now - polling.polled_at);
         watching = check(&polling, now);
     }
     return NULL;
