@@ -22,6 +22,12 @@ def once(bench, library, count, turns):
     return {name: float(value) for name, value in re.findall(r'(\w+)=([\d.]+)', done.stdout)}
 
 
+def floor(bench, count):
+    """What the misses of a WRITE over one of so many QPs cost without a library (bench/cold_lines.c), by how many waits."""
+    text = bench.single([bench.tool('bench_cold_lines'), str(bench.cpus[0]), str(count)])
+    return {int(waits): float(more) for waits, more in re.findall(r'waits=(\d) .* more_ns=([\d.]+) ', text)}
+
+
 def measure(bench, rounds, against=None):
     """Whether the bars are held, and the figures."""
     libraries = {'this': os.path.join(bench.build, 'lib'), **({'against': against} if against else {})}
@@ -46,5 +52,11 @@ def measure(bench, rounds, against=None):
                   f'{report.figure(least["destroy_us"])} us (bar <= 8 each), {least["bytes"]:.0f} bytes (bar <= {LIMITS["bytes"]}); WRITE over 2 '
                   f'{least["write_2_ns"]:.0f}, over all {least["write_all_ns"]:.0f} ns: {ratio:.2f} x (bar <= {COUNTS[count]}): '
                   f'{"pass" if held else "FAIL"}', flush=True)
+        more = floor(bench, count)
+        runs = record.get(f'this {count}')
+        if runs:
+            two = min(run['write_2_ns'] for run in runs)
+            print(f'  the misses of {count} QPs alone (bench_cold_lines): {", ".join(f"{ns:.0f} ns with {waits} waits" for waits, ns in more.items())}; '
+                  f'a WRITE over two and these: {", ".join(f"{(two + ns) / two:.2f} x" for ns in more.values())}: for information', flush=True)
     print()
     return good, record

@@ -22,16 +22,18 @@ enum { BLOCK = 100, RECEIVES = 64, CONNECTIONS_MAX = 64 };
 
 static const char usage[] =
     "usage: verbs_sleep [-c CPU,CPU] [-e drain|single] [-k tcp|udp] [-s BYTES] [-b BLOCKS] "
-    "[-n CONNECTIONS]\n"
+    "[-n CONNECTIONS] [-i US]\n"
     "  -e drain   one CQ for both queues, polled until it is empty (default)\n"
     "     single  one completion is polled for each event of the receive CQ\n"
-    "  -n         all connections have a request under way; the figures are rates\n";
+    "  -n         all connections have a request under way; the figures are rates\n"
+    "  -i         microseconds of sleep before each request: how often a program is woken that gets messages "
+    "now and then\n";
 
 static struct {
     int cpu[2];
     bool single, udp;
     uint32_t size;
-    unsigned blocks, connections;
+    unsigned blocks, connections, interval_us;
 } opt = {.cpu = {-1, -1}, .size = 64, .blocks = 100, .connections = 1};
 
 struct connection {
@@ -326,6 +328,8 @@ static void next_request(struct side *side, unsigned number, bool by_rdma)
     answers_wanted--;
     if (requests_left) {
         requests_left--;
+        if (opt.interval_us)
+            usleep(opt.interval_us);
         answer(side, number, by_rdma);
     }
 }
@@ -408,7 +412,7 @@ static void read_options(int argc, char **argv)
 {
     int option;
 
-    while ((option = getopt(argc, argv, "c:e:k:s:b:n:")) != -1) {
+    while ((option = getopt(argc, argv, "c:e:k:s:b:n:i:")) != -1) {
         if (option == 'c' && sscanf(optarg, "%d,%d", &opt.cpu[0], &opt.cpu[1]) == 2)
             continue;
         if (option == 'e' && (!strcmp(optarg, "single") || !strcmp(optarg, "drain")))
@@ -421,6 +425,8 @@ static void read_options(int argc, char **argv)
             opt.blocks = (unsigned)atoi(optarg);
         else if (option == 'n' && atoi(optarg) > 0 && atoi(optarg) <= CONNECTIONS_MAX)
             opt.connections = (unsigned)atoi(optarg);
+        else if (option == 'i' && atoi(optarg) > 0 && atoi(optarg) < 1000000)
+            opt.interval_us = (unsigned)atoi(optarg);
         else {
             fputs(usage, stderr);
             exit(2);
