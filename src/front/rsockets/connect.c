@@ -202,12 +202,11 @@ int connect_finish(struct rsocket *rsocket, bool nonblocking)
 
 /* --- children; the service thread's --------------------------------------------------------------------- */
 
+/* One that was accepted cannot be rejected once the peer has confirmed it, which this thread may not have read yet. */
 static void drop_child(struct rsocket *child)
 {
-    if (child->phase == PHASE_CONNECTED)
+    if (child->phase == PHASE_CONNECTED || rdma_reject(child->id, NULL, 0) != 0)
         rdma_disconnect(child->id);
-    else
-        rdma_reject(child->id, NULL, 0);
     endpoint_close(child);
     rdma_destroy_id(child->id);
     rsocket_recycle(child);

@@ -269,16 +269,17 @@ static int error_of(enum ibv_wc_status status)
     return -ECONNRESET;
 }
 
-/* Flushed receives: the CM has reported that the peer is gone, which ends the stream. Flushed data: the peer has not
- * received it. */
+/* Flushed receives and control messages: the CM has reported that the peer is gone, which ends the stream. Flushed data: the
+ * peer has not received it. */
 static void take_failed(struct rsocket *rsocket, const struct ibv_wc *completion)
 {
-    if (completion->wr_id == STREAM_WR_RECEIVE && completion->status == IBV_WC_WR_FLUSH_ERR) {
+    if (completion->wr_id != STREAM_WR_RECEIVE)
+        stream_complete(&rsocket->stream, completion->wr_id);
+    if (completion->status == IBV_WC_WR_FLUSH_ERR &&
+        (completion->wr_id == STREAM_WR_RECEIVE || completion->wr_id == STREAM_WR_CONTROL))
         stream_break(&rsocket->stream);
-        return;
-    }
-    stream_complete(&rsocket->stream, completion->wr_id);
-    endpoint_fail(rsocket, error_of(completion->status));
+    else
+        endpoint_fail(rsocket, error_of(completion->status));
 }
 
 static void disconnect_for(struct rsocket *rsocket, int error)

@@ -9,7 +9,6 @@
 #define SIGNAL_EVERY 4u
 
 /* wr_ids of send requests: what a completion frees. */
-#define WR_CONTROL        (1ull << 62)
 #define WR_REQUESTS_SHIFT 32
 #define WR_REQUESTS_MASK  0xffffu
 
@@ -172,7 +171,8 @@ bool stream_can_control(const struct stream *stream)
 static void begin_control(struct stream *stream, struct stream_control *ret_control)
 {
     stream->controls_free--;
-    *ret_control = (struct stream_control){.write = {.signaled = true, .wr_id = WR_CONTROL, .inlined = true}};
+    *ret_control =
+        (struct stream_control){.write = {.signaled = true, .wr_id = STREAM_WR_CONTROL, .inlined = true}};
 }
 
 static bool window_due(const struct stream *stream)
@@ -289,7 +289,7 @@ void stream_receives_posted(struct stream *stream)
 
 void stream_complete(struct stream *stream, uint64_t wr_id)
 {
-    if (wr_id & WR_CONTROL) {
+    if (wr_id & STREAM_WR_CONTROL) {
         stream->controls_free++;
         return;
     }

@@ -115,8 +115,9 @@ void stream_send_control(struct stream *stream, enum rsocket_control control,
 
 /* --- completions ---------------------------------------------------------------------------------------- */
 
-/* wr_id of receives. */
+/* wr_id of receives, and of requests that carry no data. */
 #define STREAM_WR_RECEIVE (1ull << 63)
+#define STREAM_WR_CONTROL (1ull << 62)
 
 /* Handles a message of the peer. -EPROTO: invalid. */
 int stream_arrive(struct stream *stream, uint32_t immediate);
