@@ -8,7 +8,7 @@
 
 #include "base/fd.h"
 #include "base/sys.h"
-#include "local/link.h"
+#include "local/files.h"
 #include "local/start.h"
 
 #define AGAIN_FIRST (1 * NS_PER_MS)
@@ -40,10 +40,17 @@ void link_ring(struct link *link, uint8_t message)
     }
 }
 
+void doorbell_owe(struct link *link)
+{
+    owe(link, 0);
+}
+
 static void ring_again(struct link *link, void *argument)
 {
     uint8_t messages = atomic_exchange_explicit(&link->owed, 0, memory_order_relaxed);
 
+    if (unlikely(!files_give_owed(link)))
+        owe(link, 0);
     for (uint8_t message = 0; messages >> message; message++) {
         if (messages >> message & 1 && !ring(link, message))
             owe(link, (uint8_t)(1u << message));

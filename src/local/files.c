@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "base/sys.h"
+#include "local/doorbell.h"
 #include "local/ptrace_access.h"
 #include "local/reference.h"
 #include "local/start.h"
@@ -49,22 +50,48 @@ static int open_for(const struct link *link, enum link_file which, const struct 
     return max_of(fd_own(local.ops->open_file(which)), -1);
 }
 
+/* Permitted. False: the kernel does not take it now. */
+static bool give(struct link *link, enum link_file which, int fd)
+{
+    const struct link_offer answer = {.type = LINK_ANSWERS_FILE, .channel = (uint8_t)which};
+
+    link_watch(link); /* before the peer can take an access slot */
+    if (!notify_send(link, &answer, fd))
+        return false;
+    link->files_given |= (uint8_t)(1u << which);
+    return true;
+}
+
 void files_answer(struct link *link, const struct link_question *question)
 {
-    struct link_offer answer = {.type = LINK_ANSWERS_FILE, .channel = question->offer.channel};
+    const struct link_offer refusal = {.type = LINK_ANSWERS_FILE, .channel = question->offer.channel};
     enum link_file which = (enum link_file)question->offer.channel;
     int fd = open_for(link, which, question);
 
-    /* If a send fails, the peer does without. */
-    if (fd < 0) {
-        if (event_is_intact(&link->socket))
-            (void)sys_send(link->socket.fd, &answer, sizeof(answer), MSG_DONTWAIT | MSG_NOSIGNAL);
-        return;
+    if (fd >= 0 && !give(link, which, fd)) {
+        link->files_owed |= (uint8_t)(1u << which);
+        doorbell_owe(link);
     }
-    link_watch(link); /* before the peer can take an access slot */
-    if (notify_send(link, &answer, fd))
-        link->files_given |= (uint8_t)(1u << which);
+    /* If this send fails, the peer does without. */
+    if (fd < 0 && event_is_intact(&link->socket))
+        (void)sys_send(link->socket.fd, &refusal, sizeof(refusal), MSG_DONTWAIT | MSG_NOSIGNAL);
     fd_close(fd);
+}
+
+bool files_give_owed(struct link *link)
+{
+    for (unsigned which = 0; link->files_owed >> which; which++) {
+        int fd = -1;
+
+        if (!(link->files_owed >> which & 1))
+            continue;
+        if (link_is_up(link))
+            fd = max_of(fd_own(local.ops->open_file((enum link_file)which)), -1);
+        if (fd < 0 || give(link, (enum link_file)which, fd))
+            link->files_owed &= (uint8_t) ~(1u << which);
+        fd_close(fd);
+    }
+    return !link->files_owed;
 }
 
 /* --- requester ------------------------------------------------------------------------------------------ */

@@ -23,6 +23,8 @@ bool files_may_be_opened(const struct link *link);
 bool ptrace_access_or_secret(int socket, const uint8_t secret[LINK_SECRET_BYTES]);
 /* Answers LINK_WANTS_FILE. Helper thread. */
 void files_answer(struct link *link, const struct link_question *question);
+/* Gives what the kernel did not take then (ETOOMANYREFS, EAGAIN). False: it does not take it now either. Helper thread. */
+bool files_give_owed(struct link *link);
 /* Handles LINK_ANSWERS_FILE; takes over fd, -1 if none. Helper thread. */
 void files_accept(struct link *link, const struct link_offer *offer, int fd);
 

@@ -83,12 +83,12 @@ struct link {
     /* This process looks at the access slots that the peer takes, when it takes memory back. Set before the peer can have
      * mapped any; read by any thread. */
     _Atomic bool is_watched;
-    uint8_t files_asked, files_given; /* bits of enum link_file; helper thread */
-    _Atomic bool primary;             /* the first link to that process; written by the helper thread */
-    unsigned index;                   /* in links[] */
-    uint64_t serial;                  /* index in the lower bits */
-    uint64_t process;  /* serial of the first link to that process, of those that were there at once */
-    uint64_t identity; /* process_identity() */
+    uint8_t files_asked, files_given, files_owed; /* bits of enum link_file; helper thread */
+    _Atomic bool primary; /* the first link to that process; written by the helper thread */
+    unsigned index;       /* in links[] */
+    uint64_t serial;      /* index in the lower bits */
+    uint64_t process;     /* serial of the first link to that process, of those that were there at once */
+    uint64_t identity;    /* process_identity() */
     pid_t peer_pid;
     uid_t peer_uid;
     uint8_t instance[INSTANCE_BYTES];

@@ -269,12 +269,42 @@ static void test_a_link_comes_up_though_the_user_has_many_descriptors_under_way(
     RUN_SIDES(is_asked, asks_among_many);
 }
 
+static void gives_a_file(unsigned number)
+{
+    publish_qpn(number);
+    UNTIL(atomic_load(&board->word[1]));
+    refuse(SYS_sendmsg, ETOOMANYREFS, 3);
+    atomic_store(&board->word[2], 1);
+    UNTIL(atomic_load(&board->word[3]));
+    CHECK(atomic_load(&refusals) == 0);
+}
+
+static void asks_for_a_file(unsigned number)
+{
+    struct link *link = find_link(await_qpn(0));
+
+    CHECK(link);
+    atomic_store(&board->word[1], 1);
+    UNTIL(atomic_load(&board->word[2]));
+    CHECK(link_ask_file(link, LINK_FILE_TABLES, (const uint8_t *)SEGMENT_SECRET));
+    UNTIL(seen.files);
+    atomic_store(&board->word[3], 1);
+}
+
+/* It is asked for once. */
+static void test_a_file_comes_though_the_user_has_many_descriptors_under_way(void **state)
+{
+    board_clear();
+    RUN_SIDES(gives_a_file, asks_for_a_file);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_doorbell_that_the_kernel_does_not_take_is_rung_again),
         cmocka_unit_test(test_a_link_comes_up_though_any_one_call_is_refused),
         cmocka_unit_test(test_a_link_comes_up_though_the_user_has_many_descriptors_under_way),
+        cmocka_unit_test(test_a_file_comes_though_the_user_has_many_descriptors_under_way),
     };
 
     return run_local_tests("local_refusals", tests);

@@ -39,6 +39,7 @@ struct seen {
     unsigned searches;  /* of names that have ended, the last one: */
     uint64_t cookie;
     struct link *holder;
+    unsigned files; /* of a peer's that have come */
 };
 extern struct seen seen;
 /* local_ops of control requests; NULL: refused with -ENOSYS. */
