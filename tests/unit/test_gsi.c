@@ -6,11 +6,13 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 
 #include "engine/cm/agent.h"
+#include "engine/cm/gsi.h"
 #include "wire/opcode.h"
 
 enum { LISTENING, ASKED, ANSWERED, DONE }; /* words of the board */
@@ -48,6 +50,7 @@ static void listens(unsigned number)
     CHECK(calls->service_listen(service, &board, 16) == 0);
     CHECK(local_qpn_allocate(&qpn) == 0);
     atomic_store(&board->value[0], address.service_id);
+    atomic_store(&board->value[1], (uint64_t)getpid());
     atomic_store(&board->qpn[number], qpn);
     while (!atomic_load(&board->word[DONE]))
         usleep(1000);
@@ -230,10 +233,61 @@ static void test_nonsense_leads_nowhere(void **state)
     side_finish(engine);
 }
 
+/* --- the process that reads the port --- */
+
+enum { BURST = 4000 };
+
+static void arrives_from_network(uint32_t comm_id)
+{
+    struct mad_packet in;
+
+    write_mad_packet_from(&in, foreign, comm_id);
+    in.packet.payload = in.payload;
+    rundown_enter();
+    gsi_receive_from_network(&in.packet);
+    gsi_flush();
+    rundown_exit();
+}
+
+/* The service has no processor while the MADs arrive. */
+static void forwards_many(unsigned number)
+{
+    static const struct cm_agent_owner owner = {.request = refuse, .event = ignore};
+    pid_t listener;
+
+    CHECK(cm_agent_calls.start(&owner) == 0);
+    (void)await_qpn(0);
+    listener = (pid_t)atomic_load(&board->value[1]);
+    arrives_from_network(0x12340000);
+    while (!atomic_load(&board->word[ASKED]))
+        usleep(1000);
+    CHECK(kill(listener, SIGSTOP) == 0);
+    for (uint32_t i = 1; i <= BURST; i++)
+        arrives_from_network(0x12340000 + i);
+    CHECK(kill(listener, SIGCONT) == 0);
+    for (unsigned i = 0; i < 20000 && atomic_load(&board->word[ASKED]) < BURST + 1; i++)
+        usleep(1000);
+    CHECK(atomic_load(&board->word[ASKED]) == BURST + 1);
+    atomic_store(&board->word[DONE], 1);
+}
+
+/* What is lost is sent again after a second. */
+static void test_a_burst_from_the_network_waits_for_a_service_that_is_slow(void **state)
+{
+    pid_t engine, other;
+
+    board_clear();
+    engine = side_start_bare(listens, 0);
+    other = side_start_bare(forwards_many, 1);
+    side_finish(other);
+    side_finish(engine);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_nonsense_leads_nowhere),
+        cmocka_unit_test(test_a_burst_from_the_network_waits_for_a_service_that_is_slow),
     };
 
     /* In the test machine's own network: the addresses are checked. */

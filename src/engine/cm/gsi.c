@@ -28,8 +28,9 @@
  * request is rejected. */
 #define LOOKUP_AGAIN_AFTER (1 * NS_PER_MS)
 #define LOOKUPS            9u /* half a second */
-/* Limits of the MADs from the network that this process stores: all, and those for services without holder. */
-#define FROM_NETWORK_MAX        1024u
+/* Limits of the MADs from the network that this process stores, some 400 bytes each: all, which is some thousand connections
+ * that begin or end at once while the program that they are for has no processor; and those for services without holder. */
+#define FROM_NETWORK_MAX        16384u
 #define FROM_NETWORK_ABSENT_MAX 64u
 #define HOP_LIMIT               64u
 #define ECN_MASK                3u
