@@ -285,17 +285,35 @@ static bool use_retry(struct transport_qp *qp)
     return true;
 }
 
+/* A packet that was repeated is missing again. NAKs come as often as round trips end, so they would use up all retries within
+ * one timeout, while the packet is only late: the ACK timer, which goes on, counts instead. Without a timeout they count. */
+static bool is_missing_again(const struct transport_qp *qp)
+{
+    const struct sender *sender = &qp->record->sender;
+
+    return !qp->link.reliable && qp->record->attributes.timeout &&
+           psn_equal(sender->repeated_psn, sender->unacked_psn);
+}
+
 void sender_retry(struct transport_qp *qp)
 {
-    if (qp->record->sender.waiting == SENDER_WAITS_FOR_RNR_TIMER)
+    struct sender *sender = &qp->record->sender;
+    bool again = is_missing_again(qp);
+
+    if (sender->waiting == SENDER_WAITS_FOR_RNR_TIMER)
         return; /* as above */
-    if (is_stale(qp) || !use_retry(qp))
+    if (is_stale(qp) || (!again && !use_retry(qp)))
         return;
     window_lost(qp);
     /* Packets in flight behind the gap delay the repeated ones and their acknowledgement: only two are repeated until
      * then, the second so that a second loss of the first is noticed. */
-    qp->record->sender.probing = 2;
-    sender_repeat(qp);
+    sender->probing = 2;
+    if (!again) {
+        sender_repeat(qp);
+        return;
+    }
+    sender_go_back(qp);
+    sender_run(qp);
 }
 
 static void probe(struct transport_qp *qp)

@@ -3,6 +3,7 @@
  * back, and losses of what was repeated (IBA 9.7.5, 9.7.6, 9.7.7.2; docs/transport.md). */
 #include "stage.h"
 
+#include <limits.h>
 #include <sys/mman.h>
 
 #include "rules/timing.h"
@@ -228,6 +229,46 @@ static void lost_repeated_answer_is_missed(struct sim *sim)
 {
     for (uint32_t lost = 0; lost < 5; lost++)
         expect_no_timer(sim, IBV_WR_RDMA_READ, lost, 4);
+}
+
+/* More often than retry_cnt allows timeouts, each time noticed by a NAK. */
+static void what_is_lost_again_and_again_comes_before_the_timeout(struct sim *sim)
+{
+    const enum ibv_wr_opcode opcodes[] = {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ};
+
+    for (unsigned i = 0; i < array_size(opcodes); i++) {
+        struct stage stage = set_stage(sim, opcodes[i], 5000);
+
+        sim->loses = lose;
+        lost_psn = psn_add(stage.a->record.sender.next_psn, 1);
+        lost_times = 20;
+        stage.a->record.attributes.timeout = 14;
+        stage.a->record.attributes.retry_count = 3;
+        sender_start(&stage.a->transport);
+        sim_pattern(stage.far->bytes, SIZE, 1);
+        sim_post_send(stage.a, &stage.wr);
+        sim_run(sim);
+        assert_int_equal(lost_times, 0);
+        assert_sent(stage.a, 0, 2, VERDICT_OK);
+        assert_int_equal(stage.a->record.sender.expirations, 0);
+    }
+}
+
+/* What never comes ends the QP all the same, by timeouts. */
+static void what_is_always_lost_uses_up_the_retries(struct sim *sim)
+{
+    struct stage stage = set_stage(sim, IBV_WR_RDMA_WRITE, 5000);
+
+    sim->loses = lose;
+    lost_psn = psn_add(stage.a->record.sender.next_psn, 1);
+    lost_times = UINT_MAX;
+    stage.a->record.attributes.timeout = 14;
+    stage.a->record.attributes.retry_count = 3;
+    sender_start(&stage.a->transport);
+    sim_post_send(stage.a, &stage.wr);
+    sim_run(sim);
+    assert_sent(stage.a, 0, 2, VERDICT_RETRY_EXCEEDED);
+    assert_in_range(stage.a->record.sender.expirations, 3, 4);
 }
 
 /* --- timers --------------------------------------------------------------------------------------- */
@@ -822,6 +863,8 @@ static const struct scenario scenarios[] = {
     SCENARIO_ON(duplicates_are_executed_once, ON_WIRE),
     SCENARIO_ON(lost_repetition_is_missed, ON_WIRE),
     SCENARIO_ON(lost_repeated_answer_is_missed, ON_WIRE),
+    SCENARIO_ON(what_is_lost_again_and_again_comes_before_the_timeout, ON_WIRE),
+    SCENARIO_ON(what_is_always_lost_uses_up_the_retries, ON_WIRE),
     SCENARIO_ON(timer_is_not_set_back_by_acknowledgements, ON_WIRE),
     SCENARIO_ON(timer_expires_between_one_and_two_timeouts, ON_WIRE),
     SCENARIO_ON(what_nobody_misses_is_probed_for, ON_WIRE),
