@@ -50,6 +50,7 @@ struct lane_socket {
     uint16_t default_segment; /* default UDP_SEGMENT of the socket; 0: none */
     uint16_t repeated;        /* segment size of the last datagram that differed from `default_segment` */
     unsigned repeats;
+    bool labels_left_out; /* flow labels of IPv6 */
 };
 
 struct lane_buffers {
@@ -275,6 +276,16 @@ static void send_singly(struct udp_lane *lane, struct lane_socket *sock)
     }
 }
 
+/* A label that was not leased is EINVAL before Linux 5.3, and on any kernel where somebody has leased one for himself
+ * alone. The receiver needs none. false: that is not why. */
+static bool leave_out_labels(struct udp_lane *lane, struct lane_socket *sock)
+{
+    if (sock != &lane->ipv6 || sock->labels_left_out || !lane->buffers->messages[lane->first].path.flow_label)
+        return false;
+    sock->labels_left_out = socket_leave_out_labels(sock->source.fd) == 0;
+    return sock->labels_left_out;
+}
+
 static void count_sent(struct udp_lane *lane, unsigned messages)
 {
     uint64_t packets = 0, bytes = 0;
@@ -329,6 +340,8 @@ static bool send_run(struct udp_lane *lane, struct lane_socket *sock, unsigned r
             return false;
         atomic_store_explicit(&lane->blocked, false, memory_order_relaxed);
     }
+    if (sent == -EINVAL && leave_out_labels(lane, sock))
+        return true;
     if ((sent == -EIO || sent == -EINVAL) && lane->buffers->messages[lane->first].segments > 1)
         send_singly(lane, sock);
     else if ((sent == -EIO || sent == -EINVAL) && sock->default_segment)

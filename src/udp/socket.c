@@ -139,6 +139,14 @@ int socket_set_segment(int fd, uint16_t segment)
     return error;
 }
 
+int socket_leave_out_labels(int fd)
+{
+    int saved = errno, error = set(fd, IPPROTO_IPV6, IPV6_FLOWINFO_SEND, 0);
+
+    errno = saved;
+    return error;
+}
+
 /* --- receiving ----------------------------------------------------------------------------------- */
 
 static void accept_zero_checksum(int fd, int family)
