@@ -232,6 +232,8 @@ static void add_icrc(struct udp_lane *lane, const struct lane_socket *sock, cons
 
 static void set_default_segment(struct lane_socket *sock, uint16_t segment)
 {
+    if (segment && !socket_keeps_short_datagrams())
+        return;
     sock->default_segment = socket_set_segment(sock->source.fd, segment) == 0 ? segment : 0;
     sock->repeats = 0;
 }
