@@ -52,6 +52,11 @@ extern struct udp_settings udp_settings;
 int socket_for_sending(int family, struct udp_path *usual, uint16_t *ret_port, unsigned *ret_segments);
 /* Sets the socket's default segment size (UDP_SEGMENT), 0 for none. 0 or -errno. */
 int socket_set_segment(int fd, uint16_t segment);
+/* Before Linux 5.4 the kernel drops a datagram that is not longer than the default segment size of its socket. Asked
+ * of it once, by a datagram over lo; false also where that cannot be sent. */
+bool socket_keeps_short_datagrams(void);
+/* From now on the kernel chooses the flow labels of a socket for sending over IPv6. 0 or -errno. */
+int socket_leave_out_labels(int fd);
 /* Opens the SO_REUSEPORT group of the port, one socket per shard. 0 or -errno; -EADDRINUSE: the port is bound
  * already. */
 int socket_make_group(int ret_fds[UDP_SHARDS]);

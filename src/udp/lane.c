@@ -50,6 +50,7 @@ struct lane_socket {
     uint16_t default_segment; /* default UDP_SEGMENT of the socket; 0: none */
     uint16_t repeated;        /* segment size of the last datagram that differed from `default_segment` */
     unsigned repeats;
+    bool labels_left_out; /* flow labels of IPv6 */
 };
 
 struct lane_buffers {
@@ -231,6 +232,8 @@ static void add_icrc(struct udp_lane *lane, const struct lane_socket *sock, cons
 
 static void set_default_segment(struct lane_socket *sock, uint16_t segment)
 {
+    if (segment && !socket_keeps_short_datagrams())
+        return;
     sock->default_segment = socket_set_segment(sock->source.fd, segment) == 0 ? segment : 0;
     sock->repeats = 0;
 }
@@ -273,6 +276,16 @@ static void send_singly(struct udp_lane *lane, struct lane_socket *sock)
                                                                 : &udp_counters->not_sent,
                   1);
     }
+}
+
+/* A label that was not leased is EINVAL before Linux 5.3, and on any kernel where somebody has leased one for himself
+ * alone. The receiver needs none. false: that is not why. */
+static bool leave_out_labels(struct udp_lane *lane, struct lane_socket *sock)
+{
+    if (sock != &lane->ipv6 || sock->labels_left_out || !lane->buffers->messages[lane->first].path.flow_label)
+        return false;
+    sock->labels_left_out = socket_leave_out_labels(sock->source.fd) == 0;
+    return sock->labels_left_out;
 }
 
 static void count_sent(struct udp_lane *lane, unsigned messages)
@@ -329,6 +342,8 @@ static bool send_run(struct udp_lane *lane, struct lane_socket *sock, unsigned r
             return false;
         atomic_store_explicit(&lane->blocked, false, memory_order_relaxed);
     }
+    if (sent == -EINVAL && leave_out_labels(lane, sock))
+        return true;
     if ((sent == -EIO || sent == -EINVAL) && lane->buffers->messages[lane->first].segments > 1)
         send_singly(lane, sock);
     else if ((sent == -EIO || sent == -EINVAL) && sock->default_segment)

@@ -139,6 +139,42 @@ int socket_set_segment(int fd, uint16_t segment)
     return error;
 }
 
+/* To itself. */
+static bool keeps_short_datagrams(int fd)
+{
+    const struct iovec byte = {(char[]){0}, 1};
+    struct sockaddr_in name = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof(name);
+
+    return bind(fd, (struct sockaddr *)&name, length) == 0 &&
+           getsockname(fd, (struct sockaddr *)&name, &length) == 0 &&
+           set(fd, IPPROTO_UDP, UDP_SEGMENT, 512) == 0 &&
+           sys_sendto(fd, &byte, (struct sockaddr *)&name, length) == 1;
+}
+
+bool socket_keeps_short_datagrams(void)
+{
+    enum { UNKNOWN, YES, NO };
+    static _Atomic int known;
+    int saved = errno, fd;
+
+    if (atomic_load_explicit(&known, memory_order_relaxed) == UNKNOWN) {
+        fd = open_datagrams(AF_INET);
+        atomic_store_explicit(&known, fd >= 0 && keeps_short_datagrams(fd) ? YES : NO, memory_order_relaxed);
+        fd_close(fd);
+        errno = saved;
+    }
+    return atomic_load_explicit(&known, memory_order_relaxed) == YES;
+}
+
+int socket_leave_out_labels(int fd)
+{
+    int saved = errno, error = set(fd, IPPROTO_IPV6, IPV6_FLOWINFO_SEND, 0);
+
+    errno = saved;
+    return error;
+}
+
 /* --- receiving ----------------------------------------------------------------------------------- */
 
 static void accept_zero_checksum(int fd, int family)

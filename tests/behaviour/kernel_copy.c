@@ -76,15 +76,24 @@ static void wait_stopped(pid_t thread)
           (unsigned)status);
 }
 
+/* Nothing else would end it. */
+static void end_stream_and_skip(const char *what, int error)
+{
+    side_kill(FAR);
+    skip_because("%s: %s", what, strerror(error));
+}
+
 /* Stops the thread where it enters the system call; the kernel has read nothing of the call's arguments in memory. */
 static void stop_at(pid_t thread, uint64_t number)
 {
     struct __ptrace_syscall_info info;
 
     if (ptrace((enum __ptrace_request)PTRACE_SEIZE, thread, NULL, (void *)PTRACE_O_TRACESYSGOOD) != 0)
-        skip_because("ptrace: %s", strerror(errno));
+        end_stream_and_skip("ptrace", errno);
     trace(thread, PTRACE_INTERRUPT, 0);
     wait_stopped(thread);
+    if (ptrace(PTRACE_GET_SYSCALL_INFO, thread, (void *)sizeof(info), &info) < 0)
+        end_stream_and_skip("PTRACE_GET_SYSCALL_INFO, Linux 5.3", errno);
     do {
         trace(thread, PTRACE_SYSCALL, 0);
         wait_stopped(thread);

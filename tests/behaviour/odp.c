@@ -277,6 +277,20 @@ static int advise(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_t 
     return ibv_advise_mr(pd, advice, flags, &sge, 1);
 }
 
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+/* From Linux 5.14 on; before, advice is checked and nothing else. */
+static bool pages_can_be_brought_in(void)
+{
+    void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    bool can = madvise(page, 4096, MADV_POPULATE_WRITE) == 0;
+
+    munmap(page, 4096);
+    return can;
+}
+
 static void advice_brings_pages_in_and_checks_what_it_is_given(void **state)
 {
     const uint32_t flush = IBV_ADVISE_MR_FLAG_FLUSH;
@@ -296,7 +310,7 @@ static void advice_brings_pages_in_and_checks_what_it_is_given(void **state)
     assert_int_equal(there[0] & 1, 0);
     assert_int_equal(advise(pd, to_write, flush, mr->lkey, at + 100, 4096), 0);
     assert_int_equal(mincore(at, 8192, there), 0);
-    assert_int_equal(there[0] & there[1] & 1, 1);
+    assert_int_equal(there[0] & there[1] & 1, pages_can_be_brought_in());
     assert_int_equal(advise(pd, prefetch, 0, mr->lkey, at, SIZE), 0);
     assert_int_equal(advise(pd, prefetch, 0, mr->lkey, at, 0), 0);
 

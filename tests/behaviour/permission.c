@@ -8,13 +8,22 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "work.h"
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77
+#endif
+#ifndef PIDFD_GET_USER_NAMESPACE
+#define PIDFD_GET_USER_NAMESPACE _IO(0xFF, 9)
+#endif
 
 enum { REQUESTER = 1, OWNER = 2, SIDES = 2, ANOTHER_ID = 61002 };
 
@@ -321,12 +330,49 @@ static void memory_is_not_mapped(struct pair *p)
     end_close(&p->b);
 }
 
+/* A pidfd of this process, as a peer gets it. */
+static int pidfd_of_peer(void)
+{
+    int ends[2], pidfd;
+    socklen_t length = sizeof(pidfd);
+
+    CHECK_ZERO(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends));
+    if (getsockopt(ends[0], SOL_SOCKET, SO_PEERPIDFD, &pidfd, &length) != 0)
+        pidfd = -1;
+    close(ends[0]);
+    close(ends[1]);
+    return pidfd;
+}
+
+static void needs_pidfds_of_peers(void)
+{
+    int pidfd = pidfd_of_peer();
+
+    if (pidfd < 0)
+        skip_because("no pidfds of peers in other pid namespaces (SO_PEERPIDFD, Linux 6.5)");
+    close(pidfd);
+}
+
+static void needs_namespaces_of_pidfds(void)
+{
+    int pidfd, namespace;
+
+    needs_pidfds_of_peers();
+    pidfd = pidfd_of_peer();
+    namespace = ioctl(pidfd, PIDFD_GET_USER_NAMESPACE, NULL);
+    close(pidfd);
+    if (namespace < 0)
+        skip_because("a pidfd does not lead to its namespaces (Linux 6.11)");
+    close(namespace);
+}
+
 /* --- tests ---------------------------------------------------------------------------------------------- */
 
 static void of_two_pid_namespaces_with_the_same_capabilities(void **state)
 {
     struct pair p;
 
+    needs_pidfds_of_peers();
     connect_sides(&p, OWN_PIDS, OWN_PIDS);
     memory_is_mapped(&p);
 }
@@ -335,6 +381,7 @@ static void of_two_pid_namespaces_without_capabilities(void **state)
 {
     struct pair p;
 
+    needs_pidfds_of_peers();
     connect_sides(&p, OWN_PIDS | NO_CAPABILITIES, OWN_PIDS | NO_CAPABILITIES);
     memory_is_mapped(&p);
 }
@@ -346,6 +393,7 @@ static void of_two_pid_namespaces_as_the_owner_decides(void **state)
 
     if (path_under_test() != PATH_MAPPED)
         skip_because("with a filter, no memory is mapped unasked");
+    needs_namespaces_of_pidfds();
     connect_sides(&p, OWN_PIDS | NO_CAPABILITIES | NO_GETFD, OWN_PIDS | NO_CAPABILITIES);
     memory_is_mapped(&p);
 }
@@ -354,6 +402,7 @@ static void of_the_machine_for_a_container(void **state)
 {
     struct pair p;
 
+    needs_pidfds_of_peers();
     connect_sides(&p, OWN_PIDS, 0);
     memory_is_mapped(&p);
 }
@@ -362,6 +411,7 @@ static void of_a_container_for_the_machine(void **state)
 {
     struct pair p;
 
+    needs_pidfds_of_peers();
     connect_sides(&p, 0, OWN_PIDS);
     memory_is_mapped(&p);
 }

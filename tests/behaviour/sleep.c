@@ -164,12 +164,13 @@ static unsigned long helper_sleeps(void)
 }
 
 /* Counted in the quietest of many blocks: the helper thread looks in now and then, and more often for each
- * message where the machine has much else to do. */
+ * message where the machine has much else to do. Of messages that come more seldom than it looks, it is told. */
 static void a_message_wakes_the_program_and_not_the_helper_thread(void **state)
 {
-    enum { BLOCK = 100, BLOCKS = 40 };
+    enum { BLOCK = 100, BLOCKS = 40, SELDOM_NS = 1000000 };
     const struct end_attr attr = with_channel();
     unsigned long least = BLOCK;
+    bool often = false;
     struct pair p;
 
     if (over_wire())
@@ -179,12 +180,18 @@ static void a_message_wakes_the_program_and_not_the_helper_thread(void **state)
     pair_connect_as(&p, &attr);
     for (int i = 0; i < BLOCKS && least > BLOCK / 4; i++) {
         unsigned long before = helper_sleeps(), sleeps;
+        uint64_t began = now_ns();
 
         exchange(&p, BLOCK);
         sleeps = helper_sleeps() - before;
+        if (now_ns() - began >= (uint64_t)BLOCK * SELDOM_NS)
+            continue;
+        often = true;
         if (sleeps < least)
             least = sleeps;
     }
+    if (!often)
+        skip_because("a message takes over 1 ms here, which is seldom");
     CHECK(least <= BLOCK / 4, "the helper thread was woken %lu times by %d messages", least, (int)BLOCK);
     pair_close(&p);
 }

@@ -78,6 +78,8 @@ static void who_polls_slowly_is_left_to_it(void **state)
     atomic_store(&slow, false);
     for (unsigned int i = 0; i < MESSAGES; i++)
         check_success(&wc[i], i, IBV_WC_RDMA_WRITE);
+    if (is_emulated())
+        skip_because("nobody knows when a program gets a processor here");
     /* Not "never": a machine that gives the program no processor for a while has its work done for it. */
     if (by_helper > by_program / 2)
         fail_msg("%u times the program has sent, and %u times the helper thread", by_program, by_helper);

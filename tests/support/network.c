@@ -27,14 +27,15 @@ static bool write_file(const char *path, const char *text)
 
 static bool own_user_namespace(void)
 {
-    const uid_t user = geteuid();
+    /* In a user namespace 65534 is nobody whom we know (base/user.h). */
+    const uid_t user = geteuid(), seen_as = user == 65534 ? 61000 : user;
     const gid_t group = getegid();
     char map[64];
 
     if (unshare(CLONE_NEWUSER | CLONE_NEWNET))
         return false;
     write_file("/proc/self/setgroups", "deny");
-    snprintf(map, sizeof map, "%u %u 1", (unsigned)user, (unsigned)user);
+    snprintf(map, sizeof map, "%u %u 1", (unsigned)seen_as, (unsigned)user);
     if (!write_file("/proc/self/uid_map", map))
         return false;
     snprintf(map, sizeof map, "%u %u 1", (unsigned)group, (unsigned)group);

@@ -27,6 +27,11 @@ unsigned int slowness(void)
     return factor > 1 ? (unsigned int)factor : 1;
 }
 
+bool is_emulated(void)
+{
+    return slowness() >= 10;
+}
+
 bool long_tests(void)
 {
     return getenv("SOFTHCA_TEST_LONG") != NULL;

@@ -49,6 +49,8 @@ void skip_because(const char *format, ...) __attribute__((format(printf, 1, 2), 
 /* How much slower than usual everything is allowed to be (sanitizers, emulation): SOFTHCA_TEST_SLOW, at least
  * 1 */
 unsigned int slowness(void);
+/* So slow that limits of the library itself are met: in an emulator, not with a sanitizer. */
+bool is_emulated(void);
 bool long_tests(void);
 
 #endif

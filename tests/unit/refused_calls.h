@@ -5,12 +5,19 @@
 
 #include "unit.h"
 
+#include "base/newer_kernel.h"
+
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77
+#endif
 
 /* Skips the test where a process may not have a filter. */
 static inline void refuse_calls(struct sock_filter *filter, size_t length)
@@ -21,6 +28,22 @@ static inline void refuse_calls(struct sock_filter *filter, size_t length)
         print_message("no seccomp filter: %s\n", strerror(errno));
         skip();
     }
+}
+
+/* Of other processes, as before Linux 5.3. */
+static inline void refuse_pidfds(void)
+{
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pidfd_open, 3, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_getsockopt, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SO_PEERPIDFD, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+
+    refuse_calls(filter, array_size(filter));
 }
 
 #endif

@@ -9,12 +9,6 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#include "base/newer_kernel.h"
-
-#ifndef SO_PEERPIDFD
-#define SO_PEERPIDFD 77
-#endif
-
 enum { HELD, FOUND, DONE, GONE, LEFT }; /* words of the board */
 
 static int find(const char *text, struct link **ret_link)
@@ -326,17 +320,7 @@ static void test_a_squatter_delays_only_its_own_name(void **state)
 /* The last test: the filter stays. */
 static void test_a_name_leads_to_its_holder_before_linux_5_3(void **state)
 {
-    struct sock_filter filter[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pidfd_open, 3, 0),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_getsockopt, 0, 3),
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SO_PEERPIDFD, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-
-    refuse_calls(filter, array_size(filter));
+    refuse_pidfds();
     test_a_name_leads_to_its_holder(state);
 }
 

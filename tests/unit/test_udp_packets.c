@@ -3,6 +3,7 @@
 #include "test_udp_sides.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <netinet/udp.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -78,17 +79,39 @@ static void open_block(void)
     CHECK(udp_state() == UDP_OPEN && udp_serves(BLOCK) && !udp_serves(BLOCK + 1));
 }
 
+enum { LABEL = 0x54321 };
+/* Of <linux/in6.h>, which does not go with <netinet/in.h>. */
+enum { FLOWLABEL_MANAGER = 32, FLOWINFO_IS_SENT = 33 };
+
+/* May a socket send any flow label? Before Linux 5.3 only one that it has leased. */
+static bool labels_are_free(void)
+{
+    const struct sockaddr_in6 to = {.sin6_family = AF_INET6,
+                                    .sin6_port = htons(9),
+                                    .sin6_addr = IN6ADDR_LOOPBACK_INIT,
+                                    .sin6_flowinfo = htonl(LABEL)};
+    int fd = socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0), yes = 1;
+    bool sent;
+
+    CHECK(setsockopt(fd, IPPROTO_IPV6, FLOWINFO_IS_SENT, &yes, sizeof(yes)) == 0);
+    sent = sendto(fd, "", 1, 0, (const struct sockaddr *)&to, sizeof(to)) == 1;
+    CHECK(sent || errno == EINVAL);
+    close(fd);
+    return sent;
+}
+
 static void sends_every_opcode(unsigned number)
 {
     static const uint32_t lengths[] = {0, 1, 2, 3, 4, 255, 1024, 4095, 4096};
     struct udp_path path = path_between(ways[number].from, ways[number].to);
+    bool labelled = !ipudp_gid_is_ipv4(path.source) && labels_are_free();
     uint8_t bytes[PAYLOAD_MAX];
     unsigned sent = 0;
 
     open_block();
     path.traffic_class = 0x6a; /* ECT(0) */
     path.hop_limit = 33;
-    path.flow_label = 0x54321;
+    path.flow_label = LABEL;
     for (unsigned opcode = 0; opcode < 256; opcode++) {
         for (unsigned i = 0; opcode_table[opcode].name && i < array_size(lengths); i++) {
             struct packet packet = packet_of((uint8_t)opcode, lengths[i]);
@@ -106,7 +129,7 @@ static void sends_every_opcode(unsigned number)
             CHECK(!memcmp(arrived->packet.grh.source, path.source, 16));
             CHECK(!memcmp(arrived->packet.grh.destination, path.destination, 16));
             CHECK(arrived->packet.grh.hop_limit == 33 && arrived->packet.grh.traffic_class == 0x6a);
-            CHECK(ipudp_gid_is_ipv4(path.source) || arrived->packet.grh.flow_label == 0x54321);
+            CHECK(!labelled || arrived->packet.grh.flow_label == LABEL);
             CHECK(arrived->arrival.ifindex == 1 && !arrived->arrival.congested);
             CHECK(arrived->arrival.source_port >= 1024);
             sent++;
@@ -120,6 +143,54 @@ static void test_every_packet_arrives_as_it_was_sent(void **state)
 {
     for (unsigned i = 0; i < array_size(ways); i++)
         side_finish(side_start(sends_every_opcode, i));
+}
+
+/* struct in6_flowlabel_req */
+struct label_request {
+    struct in6_addr destination;
+    uint32_t label;
+    uint8_t action, share;
+    uint16_t flags, expires, linger, pad;
+};
+
+/* From then on nobody of this network namespace may send one that he has not leased. */
+static void lease_a_label_for_itself(void)
+{
+    enum { GET = 0, CREATE = 1, EXCLUSIVE = 1 };
+    const struct label_request request = {.destination = IN6ADDR_LOOPBACK_INIT,
+                                          .label = htonl(0x12345),
+                                          .action = GET,
+                                          .share = EXCLUSIVE,
+                                          .flags = CREATE};
+    int fd = socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+    CHECK(setsockopt(fd, IPPROTO_IPV6, FLOWLABEL_MANAGER, &request, sizeof(request)) == 0);
+}
+
+static void sends_labels_that_are_not_leased(unsigned number)
+{
+    const unsigned count = 8;
+    struct udp_path path = path_between("::1", "::1");
+
+    lease_a_label_for_itself();
+    CHECK(!labels_are_free());
+    open_block();
+    for (unsigned i = 0; i < count; i++) {
+        path.flow_label = i % 4 ? LABEL + i : 0;
+        send_pattern(&path, QPN, i, 64, i);
+        if (i % 3 == 2)
+            udp_flush(udp_lane(QPN));
+    }
+    udp_flush(udp_lane(QPN));
+    UNTIL(atomic_load(&inbox->count) + udp_counters->not_sent == count);
+    CHECK(udp_counters->not_sent == 0);
+    for (unsigned i = 0; i < count; i++)
+        CHECK(inbox->kept[i].packet.psn.value == i && is_pattern(&inbox->kept[i], i));
+}
+
+static void test_packets_leave_where_labels_have_to_be_leased(void **state)
+{
+    side_finish(side_start(sends_labels_that_are_not_leased, 0));
 }
 
 /* Each packet has the attributes of its own path, whatever path its socket was opened for. */
@@ -541,6 +612,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_packet_arrives_as_it_was_sent),
+        cmocka_unit_test(test_packets_leave_where_labels_have_to_be_leased),
         cmocka_unit_test(test_packets_from_several_addresses_leave_by_one_socket),
         cmocka_unit_test(test_batches_keep_their_order),
         cmocka_unit_test(test_one_by_one_works_as_well),

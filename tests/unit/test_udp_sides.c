@@ -53,8 +53,9 @@ static void write_file(const char *path, const char *text)
 bool own_network(void)
 {
     struct ifreq lo = {.ifr_name = "lo"};
-    uid_t user = geteuid();
-    gid_t group = getegid();
+    /* In a user namespace 65534 is nobody whom we know (base/user.h). */
+    const uid_t user = geteuid(), seen_as = user == 65534 ? 61000 : user;
+    const gid_t group = getegid();
     bool up;
     char map[64];
     int fd;
@@ -63,7 +64,7 @@ bool own_network(void)
         if (unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0)
             return false;
         write_file("/proc/self/setgroups", "deny");
-        snprintf(map, sizeof(map), "%u %u 1", (unsigned)user, (unsigned)user);
+        snprintf(map, sizeof(map), "%u %u 1", (unsigned)seen_as, (unsigned)user);
         write_file("/proc/self/uid_map", map);
         snprintf(map, sizeof(map), "%u %u 1", (unsigned)group, (unsigned)group);
         write_file("/proc/self/gid_map", map);
