@@ -203,7 +203,7 @@ static void play_along(struct party *party)
 /* What a dead NIC gives: once and for all an error, and the rest flushed. */
 static void judge_end(struct party *party)
 {
-    if (!party->connected || party->patient)
+    if (!party->connected || party->patient || party->sockets.recording)
         return;
     party->verdict.connected = true;
     if (party->lying) { /* Stopped for longer than a timeout counts; a reliable link has no timer. */
