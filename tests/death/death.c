@@ -25,9 +25,11 @@
 #include "code.h"
 #include "network.h"
 
-#define LIMIT_S    120 /* of a trial, on a machine with much else to do */
-#define RECORDINGS 2   /* traced runs, because threads and peers run freely in them */
-#define TRIES      3   /* to reach a point that was found */
+#define LIMIT_S        120 /* of a trial, on a machine with much else to do */
+#define RECORD_LIMIT_S 600 /* of a traced run */
+#define RECORDINGS     2   /* traced runs, because threads and peers run freely in them */
+#define RECORD_TRIES   5   /* for so many that end as without a tracer */
+#define TRIES          3   /* to reach a point that was found */
 
 static const char *const scenario_names[SCENARIOS] = {"setup", "transfer", "teardown", "listen", "connect"};
 static const char *const kind_names[POINT_KINDS + 1] = {"none",   "program", "helper",
@@ -54,6 +56,8 @@ struct trial {
 
 static struct verdict reference[SCENARIOS];
 static int names_most[SCENARIOS]; /* of sockets */
+
+static unsigned limit_s; /* of the trials that are made now */
 
 static void passes(int signal)
 {
@@ -132,7 +136,7 @@ static _Noreturn void trace_victim(const struct trial *trial, int other, int tol
     close(gate[0]);
     close(gate[1]);
     sigaction(SIGALRM, &(struct sigaction){.sa_handler = rings}, NULL);
-    alarm(LIMIT_S - 20);
+    alarm(limit_s - 20);
     outcome.traced = tracer_run(&trace);
     alarm(0); /* The peer's patience is limited by who hears its verdict. */
     outcome.points = trace.points;
@@ -175,7 +179,7 @@ static bool receive(int fd, void *data, size_t length)
 {
     struct pollfd event = {fd, POLLIN, 0};
 
-    return poll(&event, 1, LIMIT_S * 1000) == 1 && recv(fd, data, length, 0) == (ssize_t)length;
+    return poll(&event, 1, (int)limit_s * 1000) == 1 && recv(fd, data, length, 0) == (ssize_t)length;
 }
 
 static void reap(struct trial *trial, const char *who, pid_t pid)
@@ -206,6 +210,7 @@ static void try_point(struct trial *trial)
     struct party_sockets sockets, heir_sockets;
     pid_t tracer, peer, heir_pid;
 
+    limit_s = trial->record ? RECORD_LIMIT_S : LIMIT_S;
     trial->why[0] = '\0';
     memset(&trial->outcome, 0, sizeof(trial->outcome));
     pair_of(other);
@@ -464,17 +469,21 @@ static bool sweep_calls(const struct options *options, enum scenario scenario, u
     return !done.failures;
 }
 
-static struct points *find_points(enum scenario scenario, unsigned kind)
+/* *ret_whole: RECORDINGS traced runs came to their end, with all that belongs to the scenario. */
+static struct points *find_points(enum scenario scenario, unsigned kind, bool *ret_whole)
 {
     struct points *const points =
         mmap(NULL, sizeof(*points), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 
     if (points == MAP_FAILED)
         return NULL;
-    for (unsigned i = 0; i < RECORDINGS; i++) {
+    *ret_whole = false;
+    for (unsigned i = 0, whole = 0; i < RECORD_TRIES && !*ret_whole; i++) {
         struct trial trial = {.scenario = scenario, .kind = kind, .record = points};
 
         try_point(&trial);
+        whole += !trial.why[0];
+        *ret_whole = whole == RECORDINGS;
         printf("# %u points after %u traced runs%s%s\n", points->count, i + 1, trial.why[0] ? ": " : "",
                trial.why);
         fflush(stdout);
@@ -485,7 +494,8 @@ static struct points *find_points(enum scenario scenario, unsigned kind)
 static bool sweep_found(const struct options *options, enum scenario scenario, unsigned kind,
                         struct result *result)
 {
-    struct points *const points = find_points(scenario, kind);
+    bool whole = false;
+    struct points *const points = find_points(scenario, kind, &whole);
     struct done done = {0};
 
     if (!points || !points->count) /* nothing would be tested */
@@ -518,7 +528,10 @@ static bool sweep_found(const struct options *options, enum scenario scenario, u
             break;
     }
     munmap(points, sizeof(*points));
-    return !done.failures && result->died > result->missed;
+    if (!whole && !result->first[0])
+        snprintf(result->first, sizeof(result->first), "%u traced runs, of which not %u were whole",
+                 RECORD_TRIES, RECORDINGS);
+    return whole && !done.failures && result->died > result->missed;
 }
 
 static bool is_chosen(const struct options *options, unsigned kind)

@@ -74,10 +74,23 @@ static void make_cm_qp(struct party *party)
         post_receive(party, i);
 }
 
-static struct rdma_conn_param cm_param(void)
+/* A victim that is stepped is slow: over the network its requests, and those to it, would end with an error. */
+static void be_patient(struct party *party)
 {
-    return (struct rdma_conn_param){
-        .responder_resources = 4, .initiator_depth = 4, .retry_count = 3, .rnr_retry_count = 7};
+    uint8_t timeout = 22; /* 17 s */
+
+    if (party->sockets.recording)
+        MUST(!rdma_set_option(party->id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout,
+                              sizeof(timeout)),
+             "rdma_set_option: %s", strerror(errno));
+}
+
+static struct rdma_conn_param cm_param(const struct party *party)
+{
+    return (struct rdma_conn_param){.responder_resources = 4,
+                                    .initiator_depth = 4,
+                                    .retry_count = party->sockets.recording ? 7 : 3,
+                                    .rnr_retry_count = 7};
 }
 
 /* Requests that a server has accepted. Of a client that died before, or whose request to the server before was late,
@@ -109,7 +122,7 @@ static void drop_accepted(struct party *party, struct accepted *accepted, const 
 
 static void accept_request(struct party *party, struct accepted *accepted, struct rdma_cm_id *id)
 {
-    struct rdma_conn_param param = cm_param();
+    struct rdma_conn_param param = cm_param(party);
 
     MUST(accepted->count < ACCEPTED_MAX, "%u requests, and no client", accepted->count);
     party->id = id;
@@ -165,7 +178,7 @@ static bool accept_who_lives(struct party *party)
 static bool cm_passive(struct party *party)
 {
     struct sockaddr_in in = address();
-    struct rdma_conn_param param = cm_param();
+    struct rdma_conn_param param = cm_param(party);
     int tries = 0;
 
     party->channel = rdma_create_event_channel();
@@ -175,7 +188,7 @@ static bool cm_passive(struct party *party)
     MUST(!rdma_bind_addr(party->listener, (struct sockaddr *)&in), "rdma_bind_addr: %s", strerror(errno));
     MUST(!rdma_listen(party->listener, 4), "rdma_listen: %s", strerror(errno));
     tell(party, WORD_READY);
-    if (party->patient)
+    if (party->patient || party->sockets.recording)
         return party->connected = accept_who_lives(party);
     do
         if (!await_event(party, RDMA_CM_EVENT_CONNECT_REQUEST))
@@ -187,29 +200,40 @@ static bool cm_passive(struct party *party)
     return party->connected = await_event(party, RDMA_CM_EVENT_ESTABLISHED);
 }
 
-static bool cm_active(struct party *party)
+static bool try_to_connect(struct party *party)
 {
     struct sockaddr_in in = address();
-    struct rdma_conn_param param = cm_param();
+    struct rdma_conn_param param = cm_param(party);
+    const int patience_ms = party->sockets.recording ? 60000 : 2000;
+
+    MUST(!rdma_create_id(party->channel, &party->id, NULL, RDMA_PS_TCP), "rdma_create_id: %s",
+         strerror(errno));
+    be_patient(party);
+    MUST(!rdma_resolve_addr(party->id, NULL, (struct sockaddr *)&in, patience_ms), "rdma_resolve_addr: %s",
+         strerror(errno));
+    if (!await_event(party, RDMA_CM_EVENT_ADDR_RESOLVED))
+        return false;
+    MUST(!rdma_resolve_route(party->id, patience_ms), "rdma_resolve_route: %s", strerror(errno));
+    if (!await_event(party, RDMA_CM_EVENT_ROUTE_RESOLVED))
+        return false;
+    make_cm_qp(party);
+    if (rdma_connect(party->id, &param))
+        return false;
+    return await_event(party, RDMA_CM_EVENT_ESTABLISHED);
+}
+
+/* While one of both is stepped, requests are given up and made again. */
+static bool cm_active(struct party *party)
+{
     struct message message;
 
     if (!hear(party, &message, true))
         return false;
     party->channel = rdma_create_event_channel();
     MUST(party->channel, "rdma_create_event_channel: %s", strerror(errno));
-    MUST(!rdma_create_id(party->channel, &party->id, NULL, RDMA_PS_TCP), "rdma_create_id: %s",
-         strerror(errno));
-    MUST(!rdma_resolve_addr(party->id, NULL, (struct sockaddr *)&in, 2000), "rdma_resolve_addr: %s",
-         strerror(errno));
-    if (!await_event(party, RDMA_CM_EVENT_ADDR_RESOLVED))
-        return false;
-    MUST(!rdma_resolve_route(party->id, 2000), "rdma_resolve_route: %s", strerror(errno));
-    if (!await_event(party, RDMA_CM_EVENT_ROUTE_RESOLVED))
-        return false;
-    make_cm_qp(party);
-    if (rdma_connect(party->id, &param))
-        return false;
-    return party->connected = await_event(party, RDMA_CM_EVENT_ESTABLISHED);
+    while (!(party->connected = try_to_connect(party)) && party->sockets.recording && !party->other_ended)
+        drop(party, party->id);
+    return party->connected;
 }
 
 bool connect_by_cm(struct party *party, bool passive)

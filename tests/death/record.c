@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Points that a traced run finds. It single-steps each function of the adapter, with all that it calls, REPEATS times: from a
- * breakpoint at its first instruction until it returns. What one thread does between two stores that others see, or a
- * store and a system call, is the same to all of them: there a death is one point, whichever instruction it is at.
+ * breakpoint at its first instruction until it returns, or until nothing new has come for long. What one thread does between
+ * two stores that others see, or a store and a system call, is the same to all of them: there a death is one point,
+ * whichever instruction it is at.
  *
  * A trial has one breakpoint, at the point's instruction, so that the victim comes there as fast as without a tracer. Not at
  * the same occurrence as in the traced run, as threads and peers run freely, but at one that stores where others see
@@ -26,6 +27,7 @@
 #include "tracer.h"
 
 #define REPEATS     2u
+#define QUIET       50000u /* instructions without a new point, as of a loop that lasts as long as its thread */
 #define STACK_WORDS 96u
 #define TRAP        0xccu
 
@@ -43,6 +45,7 @@ struct walk {
     uintptr_t until;           /* it runs to there, past the rounds of a string instruction */
     uintptr_t entry;           /* where it began, and which call of that this was */
     unsigned hit;
+    unsigned quiet;    /* instructions since the last new point */
     struct point last; /* behind what it stored last, if nothing has followed yet */
     bool has_last;
 };
@@ -184,6 +187,7 @@ static void note_store(const struct trace *trace, struct walk *walk, const struc
 static void step(const struct trace *trace, struct walk *walk, const struct user_regs_struct *regs)
 {
     const uint8_t *const code = (const void *)(uintptr_t)regs->rip;
+    const unsigned known = trace->record->count;
     struct breakpoint *b;
     struct access_of access;
 
@@ -191,7 +195,7 @@ static void step(const struct trace *trace, struct walk *walk, const struct user
     if (walk->lifted && walk->lifted->there && !over)
         poke(walk->lifted->at, true);
     walk->lifted = NULL;
-    if (over || regs->rsp > walk->base) {
+    if (over || regs->rsp > walk->base || walk->quiet > QUIET) {
         end_last(trace, walk);
         walk->on = false;
         return;
@@ -218,6 +222,7 @@ static void step(const struct trace *trace, struct walk *walk, const struct user
     } else {
         note_store(trace, walk, regs, &access);
     }
+    walk->quiet = trace->record->count == known ? walk->quiet + 1 : 0;
     if (access.access == ACCESS_STRING && access.repeats && regs->rcx > 1) {
         walk->until = regs->rip + access.bytes;
         poke(walk->until, true);

@@ -2,13 +2,19 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 """Refuses every allocation and every system call of the adapter's libraries, one in each run: for each place that calls, each
 error that the call can give, and its first, second and last occurrence, in the first of the programs that gets there. A run
-is good if it ends, by itself or with its partner, and not by a signal. Prints TAP."""
+is good if it ends, by itself or with its partner, and not by a signal. Prints TAP.
+
+What a program waits for, and which side comes first, differs from run to run. So places are looked for in each of MODES,
+and a call that does not come again is tried for TRIES times: in the mode that it was found in, and in the others; the last
+occurrence is then that of the run before. What is still not reached, a later program may reach."""
 
 import argparse
 import collections
 import concurrent.futures
 import ctypes
 import errno
+import itertools
+import json
 import mmap
 import os
 import signal
@@ -21,6 +27,7 @@ import time
 PLACE = struct.Struct('<QII24si3I')
 PLACES = 4096
 LIMIT_S = 20  # of a run, in which nothing waits; three times as long before it counts as one that hangs
+TRIES = 10  # to reach a place again
 GOOD_SIGNALS = (0, signal.SIGKILL, signal.SIGTERM)
 
 # name, what waits, what begins; None: one process
@@ -39,6 +46,12 @@ PROGRAMS = [
     ('rstream', ['rstream', '-b', '127.0.0.1', '-S', '1000', '-C', '10', '-T', 'a'],
      ['rstream', '-s', '127.0.0.1', '-S', '1000', '-C', '10', '-T', 'a']),
 ]
+
+# On how many processors a run takes place (0: all); do the sides run by turns, while the other one is stopped; and what is
+# refused besides: with that, a link is made at the second attempt.
+Mode = collections.namedtuple('Mode', 'processors turns also', defaults=[0, False, None])
+MODES = [Mode(), Mode(processors=1), Mode(turns=True), Mode(also='sendmsg'), Mode(also='connect')]
+TURN_S = 0.01
 
 # What the manual pages have, of calls that the libraries make. By name, or by number of syscall(). A write to an eventfd is
 # not there: it neither sleeps nor fails, but for a counter that is full.
@@ -67,6 +80,7 @@ SYSCALLS = {  # x86-64
 OWN_FAULTS = [
     # A datagram is lost, which the program does not send again. Without memory for copies, or where a link cannot be had.
     ('ibv_ud_pingpong', 'datagram_copies_begin', 'both hang'),
+    ('ibv_ud_pingpong', 'create_link', 'both hang'), ('ibv_ud_pingpong', 'link_memory_create', 'both hang'),
     # It says that the call failed, ends the thread that called, and waits for it to tell of completions.
     ('rping', 'ibv_get_cq_event', 'Failed to get cq event'),
     # It uses an id that rdma_create_id() has refused, and the context of an id that it has not set.
@@ -134,13 +148,16 @@ class Runner:
         self.env.update(LD_LIBRARY_PATH=lib, SOFTHCA_RAW='host', LC_ALL='C')
         self.preload = preload
         self.table = Table()
+        self.processors = os.sched_getaffinity(0)
 
-    def start(self, argv, refuse=None, looked_at=False):
+    def start(self, argv, refuse=None, also=None, looked_at=False):
         env = dict(self.env)
         if looked_at:
             env.update(LD_PRELOAD=self.preload, REFUSE_TABLE=self.table.file.name)
             if refuse:
                 env.update(REFUSE_KEY=f'{refuse[0]:x}', REFUSE_AT=str(refuse[1]), REFUSE_ERROR=str(refuse[2]))
+            if also:
+                env.update(REFUSE_ALSO=also)
         out = tempfile.TemporaryFile()
         p = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
         p.out = out
@@ -160,18 +177,20 @@ class Runner:
                     return
             time.sleep(0.005)
 
-    def run(self, program, side, refuse=None, limit=LIMIT_S):
+    def run(self, program, side, mode, refuse=None, limit=LIMIT_S):
         """(None or what is wrong, did both end with 0)"""
         _, waits, begins = program
         self.table.clear()
+        os.sched_setaffinity(0, sorted(self.processors)[:mode.processors] or self.processors)
         sides = []
         try:
             if waits:
-                sides.append(self.start(waits, refuse, side == 0))
+                sides.append(self.start(waits, refuse, mode.also, side == 0))
                 self.listens(sides[0])
-            sides.append(self.start(begins, refuse, side == 1))
+            sides.append(self.start(begins, refuse, mode.also, side == 1))
             deadline = time.monotonic() + limit
             grace = None
+            turn = itertools.cycle(sides)
             while True:
                 ended = [p.poll() is not None for p in sides]
                 now = time.monotonic()
@@ -181,7 +200,14 @@ class Runner:
                     grace = now + 1.5
                 if now > deadline:
                     return 'both hang: ' + ' | '.join(self.text(p) for p in sides), False
-                time.sleep(0.005)
+                if mode.turns and waits:
+                    stopped = next(turn)
+                    if not any(ended):
+                        stopped.send_signal(signal.SIGSTOP)
+                    time.sleep(TURN_S)
+                    stopped.send_signal(signal.SIGCONT)
+                else:
+                    time.sleep(0.005)
             for p in sides:
                 if p.returncode is not None and p.returncode < 0 and -p.returncode not in GOOD_SIGNALS:
                     return f'{p.args[0]} ended by {signal.Signals(-p.returncode).name}: {self.text(p)}', False
@@ -215,17 +241,56 @@ def begin_work(lib, preload, local):
 
 
 def look(program, side):
-    wrong, good = runner.run(program, side)
-    return wrong, good, sorted(runner.table.places())
+    """(what is wrong, of each place that of each mode)"""
+    places = {}
+    for mode in MODES:
+        wrong, good = runner.run(program, side, mode)
+        if mode.also and wrong and (wrong.startswith('both hang') or own_fault(program[0], '', wrong)):
+            continue  # that refusal alone the program itself does not take well
+        if wrong or not (good or mode.also):
+            return f'{mode}: {wrong or "an end that is no success"}', []
+        for place in runner.table.places():
+            places.setdefault(place.key, {})[mode] = place
+    return None, sorted(places.items())
 
 
-def refuse(program, side, place, at, error):
-    """(what is wrong, did both end with 0, was the call reached)"""
-    wrong, good = runner.run(program, side, (place.key, at, error))
-    hit = any(p.refused for p in runner.table.places())
-    if wrong and wrong.startswith('both hang'):  # was it only slow?
-        wrong, good = runner.run(program, side, (place.key, at, error), 3 * LIMIT_S)
-    return wrong, good, hit
+def occurrences(found):
+    """(Which call, the mode for it) of a place: the first, the second and the last one."""
+    most = max(found, key=lambda mode: found[mode].count)
+    for at in sorted({1, min(2, found[most].count), found[most].count}):
+        yield at, next(mode for mode in MODES if mode in found and found[mode].count >= at)
+
+
+def refuse(program, side, place, at, mode, error):
+    """(what is wrong, did both end with 0, which call was refused; 0: it was not reached; -1: it is no call by itself, as the
+    last one was then the first or second)"""
+    last = at > 2
+    modes = [mode] + [m for m in MODES if m != mode]
+    most = 0
+    for tries in range(TRIES):
+        mode = modes[tries % len(modes)]
+        wrong, good = runner.run(program, side, mode, (place.key, at, error))
+        again = next((p for p in runner.table.places() if p.key == place.key), None)
+        if wrong and wrong.startswith('both hang'):  # was it only slow?
+            wrong, good = runner.run(program, side, mode, (place.key, at, error), 3 * LIMIT_S)
+        if again and again.refused:
+            return wrong, good, at
+        if wrong:
+            break
+        if last and again:
+            most = max(most, again.count)
+            at = max(again.count, 3)
+    return wrong, good, -1 if not wrong and 0 < most < 3 else 0
+
+
+def read_journal(name):
+    """Of each program what was tried, and the result."""
+    earlier = collections.defaultdict(list)
+    if name and os.path.exists(name):
+        with open(name) as f:
+            for program, *result in map(json.loads, f):
+                earlier[program].append(result)
+    return earlier
 
 
 def main():
@@ -235,6 +300,7 @@ def main():
     ap.add_argument('--every', type=int, default=1, help='only every Nth refusal')
     ap.add_argument('--from', dest='first', type=int, default=0)
     ap.add_argument('--jobs', type=int, default=1, help='so many runs at a time')
+    ap.add_argument('--journal', help='goes on with what this file has not')
     ap.add_argument('--local', help='SOFTHCA_LOCAL')
     ap.add_argument('programs', nargs='*')
     opt = ap.parse_args()
@@ -242,46 +308,65 @@ def main():
         opt.jobs, initializer=begin_work, initargs=(os.path.abspath(opt.lib), os.path.abspath(opt.preload), opt.local))
     programs = [p for p in PROGRAMS if not opt.programs or p[0] in opt.programs]
     symbols = Symbols(os.path.abspath(opt.lib))
-    tried, number, bad_cases = set(), 0, 0
+    tried, left, number, bad_cases, looked_at = set(), {}, 0, 0, 0
+    earlier = read_journal(opt.journal)
+    for name in set(earlier) - {p[0] for p in programs}:
+        tried.update(tuple(what) for what, *_ in earlier[name])
     for program in programs:
         number += 1
-        refused = missed = ends_well = own = 0
+        counts = collections.Counter()
         seen = False
         wrongs = []
+
+        def take(what, text, wrong, good, hit, own):
+            tried.add(what)
+            left.pop(what, None)
+            counts['refused'] += hit > 0
+            counts['missed'] += hit == 0
+            counts['good'] += hit > 0 and good
+            counts['own'] += own
+            if hit == 0:
+                left[what] = text
+            if wrong and not own:
+                wrongs.append(f'{text}: {wrong}')
+                print(f'# {wrongs[-1]}', flush=True)
+
+        for what, *result in earlier[program[0]]:
+            take(tuple(what), *result)
         for side in (0, 1) if program[1] else (1,):
-            wrong, good, places = pool.submit(look, program, side).result()
-            if wrong or not good:
-                wrongs.append(f'without a refusal: {wrong or "an end that is no success"}')
+            wrong, places = pool.submit(look, program, side).result()
+            if wrong:
+                wrongs.append(f'without a refusal: {wrong}')
                 continue
             seen |= bool(places)
             todo = []
-            for place in places:
+            for key, found in places:
+                place = next(iter(found.values()))
                 for error in errors_of(place):
-                    for at in sorted({1, min(2, place.count), place.count}):
-                        what = place.key, error, 'last' if at == place.count and at > 2 else at
-                        if what not in tried:
-                            tried.add(what)
-                            if (len(tried) - 1 - opt.first) % opt.every == 0:
-                                todo.append((place, at, error))
-            for (place, at, error), run in [(t, pool.submit(refuse, program, side, *t)) for t in todo]:
+                    for at, mode in occurrences(found):
+                        what = key, error, min(at, 3)
+                        if what in left or (what not in tried and (looked_at - opt.first) % opt.every == 0):
+                            todo.append((what, place, at, mode, error))
+                        looked_at += what not in tried
+                        tried.add(what)
+            for (what, place, at, mode, error), run in [(t, pool.submit(refuse, program, side, *t[1:])) for t in todo]:
                 wrong, good, hit = run.result()
-                refused += hit
-                missed += not hit
-                ends_well += good
                 names = symbols.names(place)
-                if wrong and own_fault(program[0], names, wrong):
-                    own += 1
-                elif wrong:
-                    wrongs.append(f'side {side}, {place.call} {place.number} at {names}, call {at} of {place.count}, '
-                                  f'{errno.errorcode[error]}: {wrong}')
-                    print(f'# {wrongs[-1]}', flush=True)
+                text = f'side {side}, {place.call} {place.number} at {names}, call {at}, {errno.errorcode[error]}, {mode}'
+                result = text, wrong, good, hit, bool(wrong) and own_fault(program[0], names, wrong)
+                take(what, *result)
+                if opt.journal:
+                    with open(opt.journal, 'a') as f:
+                        print(json.dumps([program[0], what, *result]), file=f)
         if not seen:
             wrongs.append('without a refusal: no call of ours was seen, so nothing was tested')
         bad_cases += bool(wrongs)
-        print(f'{"not ok" if wrongs else "ok"} {number} - {program[0]}: {refused} calls refused, {ends_well} without a difference, '
-              f'{missed} not reached, {own} that the program itself does not take well')
+        print(f'{"not ok" if wrongs else "ok"} {number} - {program[0]}: {counts["refused"]} calls refused, {counts["good"]} without a difference, '
+              f'{counts["missed"]} not reached, {counts["own"]} that the program itself does not take well')
         print(''.join(f'# {w}\n' for w in wrongs if w.startswith('without')), end='', flush=True)
     pool.shutdown()
+    for text in left.values():
+        print(f'# not reached by any program: {text}')
     print(f'1..{number}')
     return 1 if bad_cases else 0
 

@@ -4,6 +4,7 @@
  *
  *   REFUSE_TABLE  file of struct place; what was counted
  *   REFUSE_KEY, REFUSE_AT, REFUSE_ERROR  the place, the how manieth call from it, and the error (negative: from there on)
+ *   REFUSE_ALSO   a function whose first call, from any place, is refused as well: EAGAIN
  *
  * A place is the caller and the callers of that in the libraries: all of them use sys_mmap(). */
 #include <dlfcn.h>
@@ -37,6 +38,8 @@ struct place {
 static struct place *table;
 static uint64_t wanted;
 static int refuse_at, refuse_error;
+static const char *also;
+static _Atomic bool has_also;
 static struct {
     uintptr_t from, to, base;
     uint32_t library; /* 0: libibverbs; 1: librdmacm */
@@ -89,6 +92,7 @@ __attribute__((constructor)) static void set_up(void)
             table = at;
         close(fd);
     }
+    also = getenv("REFUSE_ALSO");
     if (key) {
         wanted = strtoull(key, NULL, 16);
         refuse_at = atoi(getenv("REFUSE_AT"));
@@ -147,6 +151,8 @@ static int refused(void *caller, const char *call, int number)
         if (key == wanted && (refuse_error < 0 ? count >= refuse_at : count == refuse_at)) {
             atomic_fetch_add(&place->refused, 1);
             result = refuse_error < 0 ? -refuse_error : refuse_error;
+        } else if (also && !strcmp(also, call) && !atomic_exchange(&has_also, true)) {
+            result = EAGAIN;
         }
         break;
     }
