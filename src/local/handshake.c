@@ -338,16 +338,25 @@ void handshake_begin(uint32_t block, struct name_search *search)
     }
 }
 
+static bool is_in(const struct list *handshakes, const struct handshake *wanted)
+{
+    list_for_each (node, handshakes) {
+        if (list_entry(node, struct handshake, node) == wanted)
+            return true;
+    }
+    return false;
+}
+
+/* One that has ended may be followed by another at once: its owner has other names to look for. */
 bool handshake_goes_on(struct handshake *handshake)
 {
-    const unsigned *all = handshake->is_outgoing ? &handshakes_outgoing_count : &handshakes_incoming_count;
-    const unsigned count = *all;
+    const struct list *handshakes = handshake->is_outgoing ? &handshakes_outgoing : &handshakes_incoming;
     const enum handshake_type awaits = handshake->awaits;
 
     if (handshake->socket.fd < 0)
         return false;
     handshake_ready(&handshake->socket, EPOLLIN);
-    return *all != count || handshake->awaits != awaits || handshake->socket.fd < 0;
+    return !is_in(handshakes, handshake) || handshake->awaits != awaits || handshake->socket.fd < 0;
 }
 
 static void expire_incoming(struct handshake *handshake, ns_t now)
