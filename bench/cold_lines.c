@@ -113,10 +113,8 @@ static double turn(uint32_t among, int waits, bool alongside)
     uint64_t began = thread_ns();
     uint32_t zero = 0, last = 0;
 
-    __asm__(
-        ""
-        : "+r"(
-            zero)); /* the compiler does not know that it is 0, nor does the processor before `last` is there */
+    /* The compiler does not know that it is 0, and the processor not before `last` is there. */
+    __asm__("" : "+r"(zero));
     for (unsigned i = 0; i < TOUCHES; i++)
         last = touch(draw(among) + (alongside ? 0 : last & zero), waits);
     return (double)(thread_ns() - began) / (double)TOUCHES;

@@ -278,29 +278,6 @@ class Ucx:
         return self._row(self.bw, size, count_for(size, self.volume, 100, self.messages))['overall_mr']
 
 
-class Bare:
-    """SENDs of 8 bytes by what a verb must do, and no library (bench/exchange.c): one way, and in lists of 16."""
-
-    def __init__(self, bench, name):
-        self.bench, self.name = bench, name
-        self.figures = None
-
-    def new_round(self):
-        self.figures = None
-
-    def _figure(self, key):
-        if self.figures is None:
-            words = self.bench.single([self.bench.tool('bench_exchange'), *map(str, self.bench.cpus)]).split()
-            self.figures = dict(zip(words[::2], map(float, words[1::2])))
-        return self.figures[key]
-
-    def latency(self, size):
-        return self._figure('one_way_us')
-
-    def rate(self, size):
-        return self._figure('lists_mps') * 1e6
-
-
 class Table:
     """A program that prints all sizes in one go: asked once per round."""
 

@@ -142,7 +142,7 @@ static bool __attribute__((noinline)) post_send(const struct request *requests, 
     bool posted = true;
 
     acquire(&end.lock);
-    for (unsigned i = 0; i < count && posted; i++) {
+    for (unsigned i = 0; i < count; i++) {
         const struct request *request = &requests[i];
 
         posted = end.state == 3 && request->opcode == OP_SEND && !(request->flags & ~(unsigned)IS_SIGNALED) &&
@@ -401,6 +401,6 @@ int main(int argc, char **argv)
     }
     if (!child)
         return 0;
-    printf("one_way_us %.4f lists_mps %.2f\n", one_way / 1e3, rate);
+    printf("size 8 one_way_us %.4f lists_rate %.0f\n", one_way / 1e3, rate * 1e6);
     return waitpid(child, &status, 0) == child && status == 0 ? 0 : 1;
 }

@@ -6,17 +6,15 @@
  * the last one first. Exits 1 if a completion fails, or an event comes that no CQ has.
  *
  * usage: verbs_mesh PROCESSES ROUNDS [QPS-PER-PEER] */
-#include "common.h"
+#include "crowd.h"
 #include "endpoint.h"
 
 #include <dirent.h>
 #include <errno.h>
-#include <pthread.h>
 #include <stdbool.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 
 enum { PROCESSES_MAX = 1024, DESCRIPTORS = 1024, RECEIVES = 2, TOGETHER = 16, WORD = 8 };
 
@@ -58,22 +56,6 @@ static uint64_t descriptors_used(void)
     if (folder)
         closedir(folder);
     return count > 3 ? count - 3 : 0; /* . and .., and the one that looks */
-}
-
-static uint64_t processor_ns(void)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &ts);
-    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
-
-static uint64_t switches_so_far(void)
-{
-    struct rusage usage;
-
-    getrusage(RUSAGE_SELF, &usage);
-    return (uint64_t)usage.ru_nvcsw;
 }
 
 static void meet(void)
@@ -277,9 +259,6 @@ static void report(uint64_t began)
 int main(int argc, char **argv)
 {
     uint64_t began = now_ns();
-    pthread_barrierattr_t shared;
-    pid_t parent = getpid();
-    int status, failed = 0;
     size_t size;
 
     processes = argc > 2 ? (uint32_t)atoi(argv[1]) : 0;
@@ -293,24 +272,7 @@ int main(int argc, char **argv)
     meeting = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (meeting == MAP_FAILED)
         give_up("mmap");
-    pthread_barrierattr_init(&shared);
-    pthread_barrierattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
-    pthread_barrier_init(&meeting->barrier, &shared, processes);
-    for (uint32_t i = 0; i < processes; i++) {
-        pid_t child = fork();
-
-        if (child < 0)
-            give_up("fork");
-        if (child == 0) {
-            if (prctl(PR_SET_PDEATHSIG, SIGKILL) || getppid() != parent)
-                _exit(1);
-            run(i);
-        }
-    }
-    /* The others of one that has failed would wait for it; they end with this process. */
-    for (uint32_t i = 0; i < processes && !failed; i++)
-        failed = waitpid(-1, &status, 0) < 0 || status != 0;
-    if (failed)
+    if (!crowd_run(&meeting->barrier, processes, run))
         return 1;
     report(began);
     return 0;

@@ -5,7 +5,9 @@
 #define BASE_NEWER_KERNEL_H
 
 #include <linux/userfaultfd.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 
 /* Linux 5.3, 5.9 */
@@ -40,6 +42,15 @@
 #endif
 #ifndef UFFD_FEATURE_WP_HUGETLBFS_SHMEM
 #define UFFD_FEATURE_WP_HUGETLBFS_SHMEM (1 << 12)
+#endif
+
+/* 6.5, 6.11 */
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77
+#endif
+#ifndef PIDFD_GET_PID_NAMESPACE
+#define PIDFD_GET_PID_NAMESPACE  _IO(0xFF, 5)
+#define PIDFD_GET_USER_NAMESPACE _IO(0xFF, 9)
 #endif
 
 #endif

@@ -34,6 +34,11 @@ bool ptrace_access_or_secret(int socket, const uint8_t secret[LINK_SECRET_BYTES]
            ptrace_access_of_peer(socket);
 }
 
+static int open_file(enum link_file which)
+{
+    return max_of(fd_own(local.ops->open_file(which)), -1);
+}
+
 /* The descriptor, or -1. */
 static int open_for(const struct link *link, enum link_file which, const struct link_question *question)
 {
@@ -47,7 +52,7 @@ static int open_for(const struct link *link, enum link_file which, const struct 
             (int)link->peer_pid, (unsigned)link->peer_uid);
         return -1;
     }
-    return max_of(fd_own(local.ops->open_file(which)), -1);
+    return open_file(which);
 }
 
 /* Permitted. False: the kernel does not take it now. */
@@ -86,7 +91,7 @@ bool files_give_owed(struct link *link)
         if (!(link->files_owed >> which & 1))
             continue;
         if (link_is_up(link))
-            fd = max_of(fd_own(local.ops->open_file((enum link_file)which)), -1);
+            fd = open_file((enum link_file)which);
         if (fd < 0 || give(link, (enum link_file)which, fd))
             link->files_owed &= (uint8_t) ~(1u << which);
         fd_close(fd);

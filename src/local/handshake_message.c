@@ -8,13 +8,11 @@
 #include <sys/vfs.h>
 
 #include "base/fd.h"
+#include "base/newer_kernel.h"
 #include "base/sys.h"
 #include "base/unix_names.h"
 #include "local/start.h"
 
-#ifndef SO_PEERPIDFD
-#define SO_PEERPIDFD 77
-#endif
 #define IS_PID      (UINT64_C(1) << 63) /* the rest is a pid: this kernel has no pidfs */
 #define PIDFS_MAGIC 0x50494446          /* PID_FS_MAGIC of linux/magic.h since Linux 6.9 */
 

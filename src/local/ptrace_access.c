@@ -9,14 +9,10 @@
 #include <unistd.h>
 
 #include "base/event.h"
+#include "base/newer_kernel.h"
 #include "base/sys.h"
 #include "base/user.h"
 #include "local/handshake_message.h"
-
-#ifndef PIDFD_GET_PID_NAMESPACE
-#define PIDFD_GET_PID_NAMESPACE  _IO(0xFF, 5)
-#define PIDFD_GET_USER_NAMESPACE _IO(0xFF, 9)
-#endif
 
 enum answer { NO, YES, UNKNOWN };
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* verbs.md §4.7: on-demand regions and advice. b owns the memory, which comes and goes. */
+#include "base/newer_kernel.h"
 #include "work.h"
 
 #include <sys/mman.h>
@@ -276,10 +277,6 @@ static int advise(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_t 
 
     return ibv_advise_mr(pd, advice, flags, &sge, 1);
 }
-
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
 
 /* From Linux 5.14 on; before, advice is checked and nothing else. */
 static bool pages_can_be_brought_in(void)

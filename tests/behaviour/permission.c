@@ -16,14 +16,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/newer_kernel.h"
 #include "work.h"
-
-#ifndef SO_PEERPIDFD
-#define SO_PEERPIDFD 77
-#endif
-#ifndef PIDFD_GET_USER_NAMESPACE
-#define PIDFD_GET_USER_NAMESPACE _IO(0xFF, 9)
-#endif
 
 enum { REQUESTER = 1, OWNER = 2, SIDES = 2, ANOTHER_ID = 61002 };
 

@@ -15,10 +15,6 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
-#ifndef SO_PEERPIDFD
-#define SO_PEERPIDFD 77
-#endif
-
 /* Skips the test where a process may not have a filter. */
 static inline void refuse_calls(struct sock_filter *filter, size_t length)
 {
