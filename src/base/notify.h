@@ -3,8 +3,8 @@
  * So a message wakes the thread that waits for its completion, and not the helper thread first.
  *
  * The page is a sealed memfd, which peers map writable. Its owner arms a CQ by setting a bit in `armed` or
- * `armed_solicited`. A peer that has written a message for a QP of that CQ clears the bit, which entitles it to the
- * event, sets the bit in `rung`, and writes 1 to the channel's eventfd. So each arming yields one event, and a
+ * `armed_solicited`. A peer that has written a message or an acknowledgement for a QP of that CQ clears the bit, which
+ * entitles it to the event, sets the bit in `rung`, and writes 1 to the channel's eventfd. So each arming yields one event, and a
  * readable channel has one. The owner trusts the page no further: processes of the same user could wake this process,
  * or keep it from waking, in other ways too.
  *
@@ -48,7 +48,7 @@ struct notify_page {
     /* enum attention in bits 0..1, the number of sleeps above (ATTENTION_STEP). Written by owner and peers. */
     _Atomic uint64_t attention cache_aligned;
     struct notify_channel channels[NOTIFY_CHANNELS];
-    /* At which CQ the messages of a QP complete: notify_place(). Written by the owner. Of two QP numbers with one
+    /* At which CQs receives and sends of a QP complete: notify_place(). Written by the owner. Of two QP numbers with one
      * slot, the later one has it. */
     _Atomic uint64_t qps[NOTIFY_QPS];
     /* Rings that the owner does not look at (READER_LISTED in local/layout.h): the writer of one sets the bit that the ring's
@@ -57,18 +57,22 @@ struct notify_page {
     _Atomic uint64_t marks[NOTIFY_LINKS / 64] cache_aligned;
 };
 
-/* Bits 0..23: QPN; 24..31: line of the channel; 32..62: bit of the CQ in that line. 0: no channel, or unknown. */
-static inline uint64_t notify_place(uint32_t qpn, unsigned channel, unsigned bit)
+/* A CQ: line of its channel, and its bit there. */
+struct notify_cq {
+    unsigned channel, bit; /* channel NOTIFY_CHANNELS: none that peers can ring */
+};
+
+/* Bits 0..23: QPN; 24..39: CQ of the receives; 40..55: CQ of the sends; line and bit have 8 bits each. 0: unknown. */
+static inline uint64_t notify_place(uint32_t qpn, struct notify_cq receives, struct notify_cq sends)
 {
-    return qpn | (uint64_t)channel << 24 | (uint64_t)bit << 32 | 1ull << 63;
+    return qpn | (uint64_t)receives.channel << 24 | (uint64_t)receives.bit << 32 |
+           (uint64_t)sends.channel << 40 | (uint64_t)sends.bit << 48 | 1ull << 63;
 }
-static inline unsigned notify_place_channel(uint64_t place)
+static inline struct notify_cq notify_place_cq(uint64_t place, bool sends)
 {
-    return (unsigned)(place >> 24) & 0xff;
-}
-static inline unsigned notify_place_bit(uint64_t place)
-{
-    return (unsigned)(place >> 32) % NOTIFY_CQS;
+    unsigned at = (unsigned)(place >> (sends ? 40 : 24));
+
+    return (struct notify_cq){at & 0xff, (at >> 8) % NOTIFY_CQS};
 }
 
 /* The lower six bits of all blocks of a process are equal (their shard, local/blocks.c), so the bits above select. */

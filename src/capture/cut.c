@@ -284,6 +284,8 @@ static void fill(const struct capture_record *record, struct packet *packet)
     packet_clear(packet);
     packet->opcode = record->opcode;
     packet->flags = record->packet_flags & (PACKET_SOLICITED | PACKET_ACK_REQUEST);
+    if (!(opcode_table[record->opcode].properties & OPCODE_REQUEST))
+        packet->flags = 0; /* PACKET_COMPLETES is between processes */
     packet->pkey = record->pkey;
     packet->dest_qpn = record->dest_qpn & PSN_MASK;
     packet->src_qpn = record->src_qpn & PSN_MASK;

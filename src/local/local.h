@@ -347,8 +347,8 @@ bool local_prepare_sleep(enum attention attention);
  * number; NULL: no free line, or no memory. */
 struct notify_channel *local_open_channel(int fd, unsigned *ret_number);
 void local_close_channel(unsigned number);
-/* Publishes that receives of the QP complete on the channel's CQ of that bit. */
-void local_show_qp(uint32_t qpn, unsigned channel, unsigned bit);
+/* Publishes on which CQs receives and sends of the QP complete. */
+void local_show_qp(uint32_t qpn, struct notify_cq receives, struct notify_cq sends);
 void local_hide_qp(uint32_t qpn);
 /* Sends the channel's eventfd to the peer, if the peer is of the same user and does not have it. In a rundown
  * section; cheap when repeated. */

@@ -122,12 +122,13 @@ void local_close_channel(unsigned number)
     lock_release(&start_lock);
 }
 
-void local_show_qp(uint32_t qpn, unsigned channel, unsigned bit)
+void local_show_qp(uint32_t qpn, struct notify_cq receives, struct notify_cq sends)
 {
     struct notify_page *page = page_of_ours();
 
     if (page)
-        atomic_store_explicit(notify_slot(page, qpn), notify_place(qpn, channel, bit), memory_order_relaxed);
+        atomic_store_explicit(notify_slot(page, qpn), notify_place(qpn, receives, sends),
+                              memory_order_relaxed);
 }
 
 void local_hide_qp(uint32_t qpn)
@@ -379,51 +380,63 @@ void notify_peer_free(struct notify_peer *peer)
 
 /* --- ringing -------------------------------------------------------------------------------------------- */
 
-/* True if the record written last ends a message that consumes a receive; *ret_qpn: at which QP. */
-static bool completes_receive(struct lane *lane, uint32_t *ret_qpn, bool *ret_solicited)
+/* What the record that was written last completes at its reader. */
+struct completed {
+    uint32_t qpn;
+    bool send;      /* a request of the reader; else a receive */
+    bool solicited; /* a receive */
+};
+
+/* False: nothing, or it cannot be told. */
+static bool completes(struct lane *lane, struct completed *ret)
 {
     enum { PLAIN = PACKET_SOLICITED | PACKET_ACK_REQUEST | PACKET_HAS_ACK | PACKET_BY_REFERENCE };
     const struct record_header *record;
     uint32_t properties;
+    uint8_t flags;
     uint64_t word;
 
     lock_acquire(&lane->transmit_lock);
     record = ring_at(lane->writer.data, lane->writer.last);
     word = atomic_load_explicit(&record->word, memory_order_relaxed);
-    *ret_qpn = record->dest_qpn & 0xffffff;
+    ret->qpn = record->dest_qpn & 0xffffff;
     lock_release(&lane->transmit_lock);
     properties = opcode_table[(word >> 48) & 0xff].properties;
-    *ret_solicited = (word >> 56) & PACKET_SOLICITED;
-    return !((word >> 56) & ~(uint64_t)PLAIN) && properties & OPCODE_REQUEST &&
-           properties & (OPCODE_LAST | OPCODE_ONLY) && properties & (OPCODE_SEND | OPCODE_HAS_IMM);
+    flags = (uint8_t)(word >> 56);
+    ret->send = !(properties & OPCODE_REQUEST);
+    ret->solicited = !ret->send && flags & PACKET_SOLICITED;
+    if (flags & ~PLAIN)
+        return false;
+    if (ret->send)
+        return flags & PACKET_COMPLETES;
+    return properties & (OPCODE_LAST | OPCODE_ONLY) && properties & (OPCODE_SEND | OPCODE_HAS_IMM);
 }
 
-/* Takes the arming of the CQ at which the last message completes, and writes to its channel's eventfd. False: no such
+/* Takes the arming of the CQ at which the last record completes something, and writes to its channel's eventfd. False: no such
  * CQ is known, or it is not armed. */
 static bool ring_channel(struct notify_peer *peer, struct lane *lane)
 {
     static const uint64_t one = 1;
+    struct completed completed;
     struct notify_channel *line;
-    unsigned number;
-    bool solicited;
+    struct notify_cq cq;
     uint64_t place;
-    uint32_t qpn;
 
-    if (!completes_receive(lane, &qpn, &solicited))
+    if (!completes(lane, &completed))
         return false;
-    place = atomic_load_explicit(notify_slot(peer->page, qpn), memory_order_relaxed);
-    number = notify_place_channel(place);
-    if ((place & 0xffffff) != qpn || number >= NOTIFY_CHANNELS)
+    place = atomic_load_explicit(notify_slot(peer->page, completed.qpn), memory_order_relaxed);
+    cq = notify_place_cq(place, completed.send);
+    if ((place & 0xffffff) != completed.qpn || cq.channel >= NOTIFY_CHANNELS)
         return false;
-    line = &peer->page->channels[number];
-    if (!notify_is_armed(line, notify_place_bit(place)) ||
-        atomic_load_explicit(&peer->channels[number].serial, memory_order_acquire) !=
+    line = &peer->page->channels[cq.channel];
+    if (!notify_is_armed(line, cq.bit) ||
+        atomic_load_explicit(&peer->channels[cq.channel].serial, memory_order_acquire) !=
             atomic_load_explicit(&line->serial, memory_order_relaxed) ||
-        !event_is_intact(&peer->channels[number].source) ||
-        !notify_disarm(line, notify_place_bit(place), solicited))
+        !event_is_intact(&peer->channels[cq.channel].source) ||
+        !notify_disarm(line, cq.bit, completed.solicited))
         return false;
-    atomic_fetch_or_explicit(&line->rung, 1ull << notify_place_bit(place), memory_order_release);
-    (void)sys_write(peer->channels[number].source.fd, &one, sizeof(one)); /* EAGAIN: readable already */
+    atomic_fetch_or_explicit(&line->rung, 1ull << cq.bit, memory_order_release);
+    (void)sys_write(peer->channels[cq.channel].source.fd, &one, sizeof(one)); /* EAGAIN: readable already */
     return true;
 }
 

@@ -141,7 +141,7 @@ struct responder {
     psn_t expected_psn;
     uint32_t msn;
     uint8_t message;                   /* enum responder_message: what is being received */
-    uint8_t ack_owed;                  /* an acknowledgement up to expected_psn - 1 is due */
+    uint8_t ack_owed;                  /* enum ack_owed: an acknowledgement up to expected_psn - 1 is due */
     uint8_t nak_sent;                  /* enum responder_nak: for the expected packet */
     uint8_t established;               /* COMM_EST was raised */
     uint32_t acks_owed;                /* packets that the owed acknowledgement covers */
@@ -158,6 +158,11 @@ struct responder {
     psn_t owed_psn;
     uint32_t duplicates, drops; /* statistics */
     uint32_t plain; /* statistics: requests that went the straight way (engine/core/plain_receive.c) */
+};
+/* Bits; 0: none is due. */
+enum ack_owed {
+    ACK_OWED = 1,
+    ACK_AWAITED = 64, /* of a request with PACKET_AWAITED, which is the same bit */
 };
 enum responder_message {
     MESSAGE_NONE,
@@ -301,6 +306,7 @@ struct link_properties {
     bool local;          /* between processes of a host: packets have src_qpn and enum packet_hints */
     bool piggyback_acks; /* carries PACKET_HAS_ACK */
     uint8_t carriage;    /* enum wqe_carriage of requests that are begun: WQE_BY_BYTES or WQE_BY_PATH_MTU */
+    uint8_t awaited;     /* PACKET_AWAITED, of signaled requests, or 0 */
     bool deposits;       /* ports->direct->peek_remote_receive() is called */
     /* Only WRITE is offered to map(): max_rd_atomic exceeds what the peer granted, which its responder checks. */
     bool rd_atomic_by_packets;
@@ -573,6 +579,12 @@ static inline bool responder_has_fatal_nak(const struct transport_qp *qp)
 static inline bool tagged_has_posted(const struct transport_qp *qp)
 {
     return unlikely(qp->tag_matching) && sender_wants_to_run(qp);
+}
+
+/* hints: enum packet_hints of the request. */
+static inline void responder_owe_ack(struct responder *responder, uint8_t hints)
+{
+    responder->ack_owed |= (uint8_t)(ACK_OWED | (hints & ACK_AWAITED));
 }
 
 static inline bool responder_owes_only_ack(const struct transport_qp *qp)

@@ -304,7 +304,7 @@ static bool repeat_response(struct transport_qp *qp, const struct packet *packet
 void responder_repeat(struct transport_qp *qp, const struct packet *packet, uint32_t properties)
 {
     if (!(properties & (OPCODE_READ | OPCODE_ATOMIC | OPCODE_FLUSH)))
-        qp->record->responder.ack_owed = true; /* the acknowledgement was lost */
+        qp->record->responder.ack_owed |= ACK_OWED; /* the acknowledgement was lost */
     else if (!repeat_response(qp, packet))
         responder_send_drop_notice(qp, packet->psn, DROPPED_DUPLICATE);
 }

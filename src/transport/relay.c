@@ -320,7 +320,7 @@ static void take_ack(struct transport_qp *qp, psn_t psn)
     if (psn_diff(psn, qp->relay.done) >= 0)
         qp->relay.done = psn_add(psn, 1);
     if (qp->relay.ack_due && psn_diff(psn, qp->relay.ack_psn) >= 0) {
-        responder->ack_owed = true;
+        responder->ack_owed = ACK_OWED;
         qp->relay.ack_due = false;
     }
 }

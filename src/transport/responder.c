@@ -106,7 +106,7 @@ static bool uc_check_psn(struct request *request)
     responder->expected_psn = psn_add(request->packet->psn, 1);
     /* The acknowledgement ends the exposure of the peer's buffer, whatever becomes of the message. */
     if (request->packet->flags & PACKET_BY_REFERENCE)
-        responder->ack_owed = true;
+        responder->ack_owed = ACK_OWED;
     if (begins) {
         responder->drops += responder->message != MESSAGE_NONE;
         responder->message = MESSAGE_NONE;
@@ -498,7 +498,7 @@ static void advance(struct request *request)
     if (likely(is_reliable(request->qp->record))) {
         responder_accepted(responder, 1);
         if (request->packet->flags & PACKET_ACK_REQUEST)
-            responder->ack_owed = true;
+            responder_owe_ack(responder, request->packet->syndrome);
     }
     if (request->properties & (OPCODE_LAST | OPCODE_ONLY)) {
         traffic_add(&request->qp->record->traffic

@@ -9,6 +9,8 @@
 #include "transport/machine.h"
 #include "transport/ordered_copy.h"
 
+_Static_assert((int)ACK_AWAITED == (int)PACKET_AWAITED, "taken from the hints as it is");
+
 struct slice {
     uint32_t packets, bytes; /* left */
 };
@@ -66,7 +68,7 @@ static int fail_response(struct transport_qp *qp, const struct responder_resourc
 
     fault_response(qp, resource, verdict);
     responder->resource_next = responder->resource_tail;
-    responder->ack_owed = false;
+    responder->ack_owed = 0;
     qp->ports->raise_event(qp, IBV_EVENT_QP_ACCESS_ERR);
     responder->message = MESSAGE_DISCARD;
     responder->owed_syndrome = (uint8_t)(SYNDROME_NAK << 5 | verdict_nak_code(verdict));
@@ -274,7 +276,7 @@ static int send_nak(struct transport_qp *qp, bool final)
         responder->fatal_nak = responder->owed_syndrome;
     responder->owed_syndrome = 0;
     qp->relay.duplicate_lost = false;
-    responder->ack_owed = false; /* the NAK acknowledges all before it */
+    responder->ack_owed = 0; /* the NAK acknowledges all before it */
     responder->acks_owed = 0;
     return 0;
 }
@@ -287,10 +289,12 @@ static int send_ack(struct transport_qp *qp, psn_t limit, bool final)
     int error;
 
     fill_response(qp, OP_ACKNOWLEDGE, psn_add(limit, PSN_MASK), &packet);
+    if (responder->ack_owed & ACK_AWAITED)
+        packet.flags = PACKET_COMPLETES;
     error = send_control(qp, &packet, final);
     if (error)
         return error;
-    responder->ack_owed = false;
+    responder->ack_owed = 0;
     responder->acks_owed = 0;
     return 0;
 }

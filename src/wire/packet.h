@@ -13,7 +13,9 @@
 
 /* Bits of the BTH, and of local links only (marked "local"), where they are a format between processes. */
 enum packet_flags {
-    PACKET_SOLICITED = 1,   /* BTH SE */
+    PACKET_SOLICITED = 1, /* BTH SE */
+    /* local, in an acknowledgement: of a request with PACKET_AWAITED, so a thread may sleep until it comes. */
+    PACKET_COMPLETES = PACKET_SOLICITED,
     PACKET_ACK_REQUEST = 2, /* BTH AckReq */
     PACKET_HAS_ACK = 4,     /* local: ack_psn acknowledges the opposite direction of this QP pair */
     /* local: the payload stays in the sender's memory, described by reference[]. READ request: the responder may
@@ -45,6 +47,8 @@ enum packet_hints {
     PACKET_TOGETHER = 16,
     /* A READ request: the packets of the response are to have the path MTU. */
     PACKET_BY_PATH_MTU = 32,
+    /* The request is signaled, and its CQ has a completion channel that peers can ring. */
+    PACKET_AWAITED = 64,
 };
 
 /* In `syndrome`, with PACKET_LOSSY | PACKET_DROPPED. */

@@ -196,6 +196,82 @@ static void a_message_wakes_the_program_and_not_the_helper_thread(void **state)
     pair_close(&p);
 }
 
+/* The other end's: takes so many messages, without sleeping. */
+static void take(struct end *end, void *arg)
+{
+    const struct exchange *exchange = arg;
+
+    for (unsigned int i = 0; i < exchange->count; i++)
+        end_recv(end, a_recv(end, i, 0, 64));
+    for (unsigned int i = 0; i < exchange->count; i++)
+        end_expect_success(end, RQ, i, IBV_WC_RECV);
+}
+
+/* Sends so many messages to an end that takes them, and sleeps until each is acknowledged. */
+static void send_and_sleep(struct pair *p, unsigned int count)
+{
+    struct exchange what = {.count = count};
+    struct end_call call;
+
+    end_start(&call, &p->b, take, &what, sizeof(what));
+    for (unsigned int i = 0; i < count; i++) {
+        arm(p->a.send_cq);
+        end_send(&p->a, a_send(&p->a, i, 0, 64));
+        assert_ptr_equal(next_event(&p->a), p->a.send_cq);
+        end_expect_success(&p->a, SQ, i, IBV_WC_SEND);
+    }
+    end_finish(&call);
+}
+
+/* As above: in the quietest of many blocks. */
+static void an_acknowledgement_wakes_the_program_and_not_the_helper_thread(void **state)
+{
+    enum { BLOCK = 100, BLOCKS = 40 };
+    const struct end_attr attr = with_channel();
+    unsigned long least = BLOCK;
+    struct pair p;
+
+    if (over_wire())
+        skip_because("the kernel wakes whoever waits for a socket, which is the helper thread");
+    if (!two_processes())
+        skip_because("two threads of one process are not what is counted");
+    pair_connect_as(&p, &attr);
+    warm_up(&p);
+    for (int i = 0; i < BLOCKS && least > BLOCK / 4; i++) {
+        unsigned long before = helper_sleeps(), sleeps;
+
+        send_and_sleep(&p, BLOCK);
+        sleeps = helper_sleeps() - before;
+        if (sleeps < least)
+            least = sleeps;
+    }
+    CHECK(least <= BLOCK / 4, "the helper thread was woken %lu times by %d acknowledgements", least,
+          (int)BLOCK);
+    pair_close(&p);
+}
+
+static void an_acknowledgement_that_completes_nothing_makes_no_event(void **state)
+{
+    const struct end_attr attr = with_channel();
+    struct pair p;
+
+    pair_connect_as(&p, &attr);
+    warm_up(&p);
+    for (uint64_t i = 0; i < 100; i += 2) {
+        end_recv(&p.b, a_recv(&p.b, i, 0, 64));
+        end_recv(&p.b, a_recv(&p.b, i + 1, 0, 64));
+        arm(p.a.send_cq);
+        end_send(&p.a, unsignaled(a_send(&p.a, i, 0, 64)));
+        end_expect_success(&p.b, RQ, i, IBV_WC_RECV);
+        end_send(&p.a, a_send(&p.a, i + 1, 0, 64));
+        end_expect_success(&p.b, RQ, i + 1, IBV_WC_RECV);
+        assert_ptr_equal(next_event(&p.a), p.a.send_cq);
+        end_expect_success(&p.a, SQ, i + 1, IBV_WC_SEND);
+        assert_false(is_readable(p.a.channel->fd));
+    }
+    pair_close(&p);
+}
+
 static void a_dup_of_the_descriptor_and_epoll_tell_the_same(void **state)
 {
     const struct end_attr attr = with_channel();
@@ -547,6 +623,8 @@ int main(int argc, char **argv)
     static const struct test tests[] = {
         TEST(programs_that_sleep_exchange_messages),
         TEST(a_message_wakes_the_program_and_not_the_helper_thread),
+        TEST(an_acknowledgement_wakes_the_program_and_not_the_helper_thread),
+        TEST(an_acknowledgement_that_completes_nothing_makes_no_event),
         TEST(a_dup_of_the_descriptor_and_epoll_tell_the_same),
         TEST(solicited_only_wakes_for_solicited_messages_only),
         TEST(a_message_that_finds_no_receive_wakes_when_there_is_one),

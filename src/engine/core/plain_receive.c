@@ -23,6 +23,7 @@ struct run {
     uint32_t taken; /* own receive queue: of the next packet */
     psn_t psn;      /* of the next packet */
     uint64_t bytes;
+    uint8_t hints; /* of those that want an acknowledgement */
     bool ack_request;
     struct cq_success done[PLAIN_RUN];
 };
@@ -64,6 +65,7 @@ static inline bool acknowledge(struct qp *qp, struct lane *lane, bool *ret_rings
     const struct qp_record *record = qp->record;
     struct responder *responder = &qp->record->responder;
     const struct lane_small small = {.opcode = OP_ACKNOWLEDGE,
+                                     .flags = responder->ack_owed & ACK_AWAITED ? PACKET_COMPLETES : 0,
                                      .syndrome = SYNDROME_ACK_NO_CREDITS,
                                      .pkey = DEFAULT_PKEY,
                                      .dest_qpn = record->attributes.dest_qpn,
@@ -75,7 +77,7 @@ static inline bool acknowledge(struct qp *qp, struct lane *lane, bool *ret_rings
         record->sender.next != atomic_load_explicit(&record->sender.posted, memory_order_relaxed) ||
         route_of(qp)->end_waiters || !lane_put_alone(lane, &small, ret_rings))
         return false;
-    responder->ack_owed = false;
+    responder->ack_owed = 0;
     responder->acks_owed = 0;
     return true;
 }
@@ -107,6 +109,7 @@ static inline void run_reset(struct run *run)
     run->count = 0;
     run->bytes = 0;
     run->ack_request = false;
+    run->hints = 0;
 }
 
 static inline void run_begin(struct run *run, struct qp *qp)
@@ -165,6 +168,7 @@ static inline bool take_send(struct run *run, const struct lane_small *small)
     run->taken++;
     run->bytes += small->length;
     run->ack_request |= small->flags & PACKET_ACK_REQUEST;
+    run->hints |= small->syndrome;
     if (unlikely(qp->srq != NULL)) {
         qp->record->receive.from_srq = false;
         qp->receive_taken = false;
@@ -191,7 +195,8 @@ static inline void run_end(struct run *run, struct lane *lane, bool last)
     responder->offset = 0;
     responder->plain += count;
     responder->acks_owed += count;
-    responder->ack_owed = (uint8_t)(responder->ack_owed | run->ack_request);
+    if (run->ack_request)
+        responder_owe_ack(responder, run->hints);
     traffic->messages += count;
     traffic->bytes += run->bytes;
     qp_receives_completed += count;

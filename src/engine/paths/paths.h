@@ -44,6 +44,8 @@ void route_note_direct(struct qp *qp);
 void route_note_refused(struct qp *qp);
 /* Where packets of a connected QP go; NULL: not known, or gone. QP lock held. */
 void route_set_lane(struct qp *qp, struct lane *lane);
+/* Where peers find the CQ (base/notify.h); channel NOTIFY_CHANNELS: they cannot ring its channel. */
+struct notify_cq route_notify_cq(const struct cq *cq);
 struct lane *route_connection_lane(struct link *link, uint32_t qpn, uint32_t dest_qpn);
 /* For explanations: where the peer of a connected QP is. QP lock held. */
 void route_publish_path(struct qp *qp, enum path_kind kind, const struct link *link);

@@ -16,6 +16,7 @@ struct run {
     uint32_t first, counter; /* of the run; of the next request */
     uint64_t bytes;
     struct lane *lane;
+    uint8_t awaited;         /* hint of signaled requests */
     bool alone, rings;       /* the only request that is posted; lane_ring() has to be called */
     struct lane_small small; /* what is the same in all packets; PSN of the next */
 };
@@ -69,6 +70,7 @@ static inline bool run_begin(struct run *run, struct qp *qp, uint32_t posted, bo
                                      .dest_ifindex = record->attributes.path.destination_ifindex,
                                      .pkey = DEFAULT_PKEY,
                                      .syndrome = qp->transport.next_hints};
+    run->awaited = qp->transport.link.awaited;
     return true;
 }
 
@@ -82,12 +84,13 @@ static inline bool run_send(struct run *run, struct send_wqe *wqe, const void *f
         return false;
     small->opcode = opcode == IBV_WR_SEND ? OP_SEND_ONLY : OP_SEND_ONLY_IMM;
     small->flags = (uint8_t)(PACKET_ACK_REQUEST | (flags & WQE_SOLICITED ? PACKET_SOLICITED : 0));
+    small->syndrome |= flags & WQE_SIGNALED ? run->awaited : 0;
     small->argument = opcode == IBV_WR_SEND ? 0 : immediate;
     small->length = length;
     small->payload = from;
     if (unlikely(!(run->alone ? lane_put_alone(run->lane, small, &run->rings) : lane_put(run->lane, small))))
         return false;
-    small->syndrome &= (uint8_t) ~(PACKET_TOGETHER | PACKET_BEGINS);
+    small->syndrome &= (uint8_t) ~(PACKET_TOGETHER | PACKET_BEGINS | PACKET_AWAITED);
     wqe->first_psn = small->psn;
     wqe->packets = 1;
     wqe->verdict = VERDICT_OK;

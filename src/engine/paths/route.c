@@ -51,14 +51,22 @@ static enum path_kind path_of(const struct qp *qp, const struct link *link)
     return link_can_reference(link) || link_can_pull(link) ? PATH_CMA : PATH_RING;
 }
 
-/* A peer that sends to the QP may ring the completion channel of its receive CQ (local/notify.c). QP lock held,
- * in a rundown section. */
-static void offer_channel(const struct qp *qp, struct lane *lane)
+struct notify_cq route_notify_cq(const struct cq *cq)
 {
-    const struct cq *cq = qp->recv_cq;
+    return cq && cq->channel && cq->bit < NOTIFY_CQS ? (struct notify_cq){cq->channel->line_number, cq->bit}
+                                                     : (struct notify_cq){.channel = NOTIFY_CHANNELS};
+}
 
-    if (cq && cq->channel && cq->bit < NOTIFY_CQS)
-        local_offer_channel(lane_link(lane), cq->channel->line_number);
+/* A peer that sends to the QP, or acknowledges, may ring the completion channels of its CQs (local/notify.c). QP lock held, in
+ * a rundown section. */
+static void offer_channels(const struct qp *qp, struct lane *lane)
+{
+    struct notify_cq receives = route_notify_cq(qp->recv_cq), sends = route_notify_cq(qp->send_cq);
+
+    if (receives.channel < NOTIFY_CHANNELS)
+        local_offer_channel(lane_link(lane), receives.channel);
+    if (sends.channel < NOTIFY_CHANNELS)
+        local_offer_channel(lane_link(lane), sends.channel);
 }
 
 /* SENDs that go by reference are not plain. */
@@ -101,13 +109,17 @@ void route_set_lane(struct qp *qp, struct lane *lane)
     qp->transport.link.deposits = qp->transport.link.fetched_from && direct_deposits(qp, lane_link(lane));
     qp->transport.link.read_reference_from =
         lane && exposes && link_can_pull(lane_link(lane)) ? local_reference_from() : UINT32_MAX;
+    qp->transport.link.awaited =
+        lane && qp->record->type == IBV_QPT_RC && route_notify_cq(qp->send_cq).channel < NOTIFY_CHANNELS
+            ? PACKET_AWAITED
+            : 0;
     qp->transport.link.plain_send_up_to =
         lane && !qp->by_packets ? plain_limit(&qp->transport.link, qp->record->type) : 0;
     if (!is_connected(qp->record))
         return;
     if (lane) {
         route_publish_path(qp, path_of(qp, lane_link(lane)), lane_link(lane));
-        offer_channel(qp, lane);
+        offer_channels(qp, lane);
     } else {
         route_publish_path(qp, PATH_UNKNOWN, NULL);
     }
@@ -145,7 +157,7 @@ void route_set_reply_lane(struct qp *qp, struct lane *lane)
         return;
     route_of(qp)->reply_lane = lane;
     set_piggyback(qp);
-    offer_channel(qp, lane);
+    offer_channels(qp, lane);
 }
 
 int route_send_on(struct qp *qp, struct lane *lane, const struct packet *packet, const struct iovec *gather,

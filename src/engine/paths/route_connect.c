@@ -14,16 +14,16 @@
 #include "object/xrc/delegate.h"
 #include "udp/udp.h"
 
-/* Writes into the notification page at which CQ messages for this QP complete, so that their writer can
- * ring its channel. Only where each message makes exactly one completion, on that CQ. */
-static void show_receives(const struct qp *qp)
+/* Writes into the notification page at which CQs messages for this QP and acknowledgements complete, so that their writer
+ * can ring the channel. Only where each message makes exactly one completion, on that CQ. */
+static void show_cqs(const struct qp *qp)
 {
-    const struct cq *cq = qp->recv_cq;
+    struct notify_cq receives = route_notify_cq(qp->recv_cq), sends = route_notify_cq(qp->send_cq);
     uint32_t type = qp->record->type;
 
-    if (cq && cq->channel && cq->bit < NOTIFY_CQS && !qp->transport.tag_matching && !qp->origin &&
+    if (!qp->transport.tag_matching && !qp->origin &&
         (type == IBV_QPT_RC || type == IBV_QPT_UC || type == IBV_QPT_UD))
-        local_show_qp(qp->ibv.qp_num, cq->channel->line_number, cq->bit);
+        local_show_qp(qp->ibv.qp_num, receives, sends);
 }
 
 /* qp_ports.take_arrived. A packet arrives when it is written into the ring, so one that lies there came too
@@ -77,7 +77,7 @@ void route_connect(struct qp *qp)
     else if (route_of(qp)->by_network)
         route_publish_path(qp, PATH_WIRE, NULL);
     if (!route_of(qp)->by_network)
-        show_receives(qp);
+        show_cqs(qp);
 }
 
 static void leave_lists(struct qp *qp)
