@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 #include "base/budget.h"
 
-#include <errno.h>
 #include <stdlib.h>
-#include <sys/resource.h>
 
+#include "base/fd.h"
 #include "base/types.h"
 #include "base/user.h"
 
@@ -159,12 +158,7 @@ static struct budget descriptors = BUDGET_INIT(descriptors, "file descriptors of
 
 bool budget_take_descriptors(uid_t uid, uint32_t count)
 {
-    struct rlimit limit = {.rlim_cur = 0};
-    int saved = errno;
-
-    getrlimit(RLIMIT_NOFILE, &limit); /* each time, because programs change it */
-    errno = saved;
-    return budget_take(&descriptors, uid, count, (uint32_t)min_of(limit.rlim_cur / 2, (rlim_t)UINT32_MAX));
+    return budget_take(&descriptors, uid, count, fd_limit() / 2);
 }
 
 void budget_return_descriptors(uid_t uid, uint32_t count)

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
@@ -85,4 +86,14 @@ bool error_may_pass(long error)
     default:
         return false;
     }
+}
+
+uint32_t fd_limit(void)
+{
+    struct rlimit limit = {.rlim_cur = 0};
+    int saved = errno;
+
+    getrlimit(RLIMIT_NOFILE, &limit);
+    errno = saved;
+    return (uint32_t)min_of(limit.rlim_cur, (rlim_t)UINT32_MAX);
 }

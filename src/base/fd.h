@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 /* Applied to each new descriptor of SoftHCA: moves 0 to 2 to a higher number. A program that was started with stdin,
@@ -20,6 +21,9 @@ int fd_statfs(int fd, struct statfs *ret_system);
 /* Reads the beginning of a small file, of /proc as a rule, as text: at most size - 1 bytes. Their number, or -errno; then
  * the text is empty. Not by libc, whose calls are cancellation points. */
 ssize_t fd_read_text(const char *path, char *text, size_t size);
+
+/* How many descriptors this process may have now (RLIMIT_NOFILE): programs change it. 0: the kernel does not say. */
+uint32_t fd_limit(void);
 
 /* -errno of a call that may succeed later: the kernel or this process lacks something, or a signal came. */
 bool error_may_pass(long error);

@@ -20,9 +20,9 @@
 #include "local/start.h"
 #include "wire/opcode.h"
 
-/* Descriptors of peers' channels that this process keeps at most. For further channels the helper thread of the peer
- * is rung. */
-#define PEER_CHANNELS_MAX 64u
+/* Of the descriptors that this process may have, one in so many is of a peer's channel at most. For further channels the
+ * helper thread of the peer is rung. */
+#define PEER_CHANNELS_SHARE 4u
 
 _Static_assert(LINKS_MAX <= NOTIFY_LINKS, "a bit for each link");
 
@@ -331,7 +331,7 @@ static bool accept_channel(struct link *link, const struct link_offer *offer, in
         return false;
     source = &peer->channels[offer->channel].source;
     if (source->fd < 0) {
-        if (atomic_load_explicit(&peer_channels, memory_order_relaxed) >= PEER_CHANNELS_MAX)
+        if (atomic_load_explicit(&peer_channels, memory_order_relaxed) >= fd_limit() / PEER_CHANNELS_SHARE)
             return false;
         atomic_fetch_add_explicit(&peer_channels, 1, memory_order_relaxed);
         source->fd = fd;

@@ -43,6 +43,17 @@ void busy_poll_ends(struct busy_poll *poll)
     poll->found = false;
 }
 
+void glance_looked(struct glance *glance, ns_t now, bool late, bool (*is_free)(void))
+{
+    ns_t most = late ? GLANCE_LATE : GLANCE_LONG;
+
+    if (now - glance->asked_at > GLANCE_ASK) {
+        glance->is_taken = !is_free();
+        glance->asked_at = now;
+    }
+    glance->extra = glance->is_taken ? min_of(2 * glance_pause(glance), most) - GLANCE_SHORT : 0;
+}
+
 void watch_woken(struct watch *watch, ns_t pause)
 {
     if (pause > WATCH_FOR)

@@ -167,8 +167,10 @@ int helper_start(void);
 bool helper_is_thread(pid_t thread);
 /* The helper thread calls packet_socket_receive() when the descriptor is readable, until it is closed. 0 or -errno. */
 int helper_watch(int fd);
-/* Was a CQ armed within the last two looks of the helper thread (GLANCE_NS)? */
+/* Was a CQ armed within the last two looks of the helper thread (busy_poll.h)? */
 bool helper_saw_arming(void);
+/* The helper thread is awake, or looks within GLANCE_SHORT (busy_poll.h). */
+bool helper_looks_soon(void);
 /* object_ports.event_owed */
 void helper_event_owed(void);
 /* Wakes the helper thread, which calls progress_run(). */

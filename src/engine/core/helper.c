@@ -48,8 +48,6 @@
 #define AWAY_NS (500 * NS_PER_US)
 /* Instead of TICK_MS while packets have been found to stay. */
 #define SUSPECT_MS 1
-/* Instead of TICK_MS where threads sleep on channels: two looks take 1 ms. */
-#define GLANCE_NS (500 * NS_PER_US)
 /* After polls without a gap of PATIENCE_NS for so long, polls are trusted again. */
 #define STEADY_NS (200 * NS_PER_US)
 /* How long polls are not trusted after packets were left; doubles each time. */
@@ -326,6 +324,16 @@ static struct {
     uint32_t polls, packets;
 } called;
 
+static bool packets_lie_there(void)
+{
+    bool left;
+
+    rundown_enter();
+    left = local_has_packets();
+    rundown_exit();
+    return left;
+}
+
 /* Do packets wait for a thread that was woken, and did no thread poll between two looks? Packets for other threads must
  * not wait for a program that does not read its channel. */
 static bool woken_thread_is_late(void)
@@ -333,14 +341,9 @@ static bool woken_thread_is_late(void)
     enum attention attention = local_attention();
     uint32_t polls = application_polls();
     uint32_t packets = atomic_load_explicit(&progress_packets, memory_order_relaxed);
-    bool left = false, again;
-
-    if (attention == ATTENTION_RUNG || (attention == ATTENTION_AWAKE && cq_armed_count)) {
-        rundown_enter();
-        left = local_has_packets();
-        rundown_exit();
-    }
-    again = left && called.active && called.polls == polls && called.packets == packets;
+    bool left = (attention == ATTENTION_RUNG || (attention == ATTENTION_AWAKE && cq_armed_count)) &&
+                packets_lie_there();
+    bool again = left && called.active && called.polls == polls && called.packets == packets;
     called.active = left;
     called.polls = polls;
     called.packets = packets;
@@ -365,14 +368,14 @@ static bool deliver_late_events(void)
 static _Atomic uint32_t armings_seen,
     armings_before; /* progress_armings at the last look, and at the one before */
 
-/* Periodic work, at most every GLANCE_NS: overdue doorbells and acknowledgements, and the count of
+/* Periodic work, at most every GLANCE_SHORT: overdue doorbells and acknowledgements, and the count of
  * armings. */
 static void periodic_work(ns_t now)
 {
     static ns_t last;
     uint32_t armings = atomic_load_explicit(&progress_armings, memory_order_relaxed);
 
-    if (now - last < GLANCE_NS)
+    if (now - last < GLANCE_SHORT)
         return;
     last = now;
     local_ring_overdue();
@@ -406,20 +409,51 @@ static void rearm_doorbells(void)
 }
 
 static struct watch watched;
+static struct glance glance;
+static _Atomic bool looks_seldom; /* the next look comes later than GLANCE_SHORT */
 
-/* All threads of the program sleep, and found the rings empty before. */
+bool helper_looks_soon(void)
+{
+    return !local_helper_is_asleep() && !atomic_load_explicit(&looks_seldom, memory_order_relaxed);
+}
+
+/* All threads of the program sleep, and found the rings empty before. Where no processor is free, a message would wake this
+ * thread, too, at a time at which the program waits for one. */
 static bool may_sleep_now(void)
 {
-    return !watch_goes_on(&watched) && local_attention() == ATTENTION_DOZES && !called.active &&
+    return !watch_goes_on(&watched) && glance_pause(&glance) == GLANCE_SHORT &&
+           local_attention() == ATTENTION_DOZES && !called.active &&
            !atomic_load_explicit(&udp_has_sockets, memory_order_relaxed);
 }
 
+/* Instead of TICK_MS where threads sleep on channels. */
 static ns_t pause_while_watching(void)
 {
-    if (cq_armed_count || called.active || helper_saw_arming() || local_has_ring_due() ||
-        network_ack_is_pending())
-        return GLANCE_NS;
+    if (local_has_ring_due() || network_ack_is_pending())
+        return GLANCE_SHORT;
+    if (cq_armed_count || called.active || helper_saw_arming())
+        return atomic_load_explicit(&udp_has_sockets, memory_order_relaxed) ? GLANCE_SHORT
+                                                                            : glance_pause(&glance);
     return (suspicion.active ? SUSPECT_MS : TICK_MS) * NS_PER_MS;
+}
+
+/* Waits for the next look. Returns as dispatch_ready(). */
+static int wait_watching(bool *rung)
+{
+    ns_t pause = pause_while_watching();
+    int count;
+
+    if (pause > GLANCE_SHORT) {
+        atomic_store_explicit(&looks_seldom, true, memory_order_relaxed);
+        /* Who leaves packets sees that, and wakes this thread, or this thread sees the packets. Partner: the fence in
+         * notify_set_attention(), before who goes to sleep looks into the rings. */
+        atomic_thread_fence(memory_order_seq_cst);
+        if (local_attention() != ATTENTION_RUNG && packets_lie_there())
+            pause = GLANCE_SHORT;
+    }
+    count = dispatch_ready(pause, rung);
+    atomic_store_explicit(&looks_seldom, false, memory_order_relaxed);
+    return count;
 }
 
 /* One look, after each return of epoll_wait(): takes packets and does delayed work where no application thread does.
@@ -427,7 +461,7 @@ static ns_t pause_while_watching(void)
  * readable. */
 static bool check(struct polling *polling, ns_t now)
 {
-    bool polled = is_polled(polling, now), watching;
+    bool polled = is_polled(polling, now), late, watching;
 
     if (!polled)
         network_flush_delayed(); /* a thread that polls does that itself, and may be about to reply */
@@ -439,7 +473,10 @@ static bool check(struct polling *polling, ns_t now)
         lose_trust(now);
         watching = false;
     }
-    if (watching && woken_thread_is_late()) {
+    late = watching && woken_thread_is_late();
+    if (cq_armed_count)
+        glance_looked(&glance, now, late, processor_is_free);
+    if (late) {
         progress_run();
         watching = false;
     }
@@ -474,7 +511,7 @@ static void *helper_main(void *argument)
                  strerror(-error));
     for (;;) {
         bool rung = false;
-        int count = dispatch_ready(watching ? pause_while_watching() : NS_NEVER, &rung);
+        int count = watching ? wait_watching(&rung) : dispatch_ready(NS_NEVER, &rung);
         ns_t now;
 
         if (count < 0 && count != -EINTR) {

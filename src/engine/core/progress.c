@@ -271,24 +271,32 @@ bool progress_is_application(void)
 }
 
 /* If packets remain (another thread is reading their lane), that thread or the next check of the helper
- * thread takes them; a helper thread that sleeps is woken for it. */
+ * thread takes them; a helper thread that does not look soon is woken for it. */
 static void go_to_sleep(void)
 {
-    if (!local_prepare_sleep(ATTENTION_DOZES) && local_helper_is_asleep())
+    if (!local_prepare_sleep(ATTENTION_DOZES) && !helper_looks_soon())
         helper_kick();
 }
 
+static bool is_armed(void)
+{
+    return atomic_load_explicit(&cq_armed_count, memory_order_seq_cst) != 0;
+}
+
 /* Tells writers whether to ring, after a thread has found packets: they need not while no CQ is armed;
- * they must where a thread sleeps on the channel of another CQ. A thread that arms a CQ between the two
- * checks may find AWAKE set again; then the helper thread, which is not asleep in ATTENTION_DOZES,
- * restores DOZES at its next check (rearm_doorbells()). */
+ * they must where a thread sleeps on the channel of another CQ. */
 static void update_attention(void)
 {
     enum attention attention = local_attention();
 
-    if (!atomic_load_explicit(&cq_armed_count, memory_order_seq_cst)) {
-        if (attention == ATTENTION_DOZES || attention == ATTENTION_RUNG)
-            local_set_awake(attention);
+    if (!is_armed()) {
+        if (attention != ATTENTION_DOZES && attention != ATTENTION_RUNG)
+            return;
+        local_set_awake(attention);
+        /* A thread may have armed a CQ meanwhile, and set DOZES before that. Partner: the fence in notify_set_attention(). */
+        atomic_thread_fence(memory_order_seq_cst);
+        if (is_armed())
+            go_to_sleep();
     } else if (attention == ATTENTION_AWAKE || attention == ATTENTION_RUNG) {
         go_to_sleep();
     }
@@ -401,7 +409,7 @@ void progress_expect_sleep(void)
                           atomic_load_explicit(&progress_armings, memory_order_relaxed) + 1,
                           memory_order_relaxed);
     /* Another thread reads a lane now, and may leave packets there: the helper thread must look at the lane. */
-    if (!ready && local_helper_is_asleep())
+    if (!ready && !helper_looks_soon())
         helper_kick();
     if (local_helper_is_asleep())
         network_flush_delayed();
