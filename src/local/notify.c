@@ -412,6 +412,18 @@ static bool completes(struct lane *lane, struct completed *ret)
     return properties & (OPCODE_LAST | OPCODE_ONLY) && properties & (OPCODE_SEND | OPCODE_HAS_IMM);
 }
 
+/* Has the reader taken all that was written? A doorbell that was delayed may find that; an event would be of nothing. The reader
+ * says so before it goes to sleep (is_quiet(), cool()). */
+static bool is_taken(struct lane *lane)
+{
+    bool taken;
+
+    lock_acquire(&lane->transmit_lock);
+    taken = atomic_load_explicit(&lane->writer.control->consumed, memory_order_relaxed) == lane->writer.position;
+    lock_release(&lane->transmit_lock);
+    return taken;
+}
+
 /* Takes the arming of the CQ at which the last record completes something, and writes to its channel's eventfd. False: no such
  * CQ is known, or it is not armed. */
 static bool ring_channel(struct notify_peer *peer, struct lane *lane)
@@ -471,6 +483,8 @@ void notify_wake(struct lane *lane, uint32_t sleeps)
         return;
     }
     attention = atomic_load_explicit(&peer->page->attention, memory_order_relaxed);
+    if ((attention & ATTENTION_MASK) != ATTENTION_AWAKE && is_taken(lane))
+        return;
     switch ((enum attention)(attention & ATTENTION_MASK)) {
     case ATTENTION_AWAKE:
         return;
