@@ -177,63 +177,49 @@ static void one_that_comes_soon_among_rare_ones_changes_nothing(void **state)
     assert_true(watch_goes_on(&watch));
 }
 
-/* Looks, each after the pause that the last one left. Returns when the next one is due. */
-static ns_t looks(struct glance *glance, ns_t now, unsigned count, bool late, bool (*is_it_free)(void))
+static void looks(struct glance *glance, unsigned count, ns_t delay)
 {
-    while (count--) {
-        glance_looked(glance, now, late, is_it_free);
-        now += glance_pause(glance);
-    }
-    return now;
+    while (count--)
+        glance_came(glance, delay);
 }
 
-static void it_looks_soon_where_a_processor_is_free(void **state)
+static void it_looks_soon_as_a_rule(void **state)
 {
     struct glance glance = {0};
 
-    looks(&glance, begin, 100, false, is_free);
     assert_int_equal(glance_pause(&glance), GLANCE_SHORT);
-    looks(&glance, begin, 100, true, is_free);
+    looks(&glance, 100, GLANCE_DELAY);
+    assert_int_equal(glance_pause(&glance), GLANCE_SHORT);
+    glance_found_late(&glance);
     assert_int_equal(glance_pause(&glance), GLANCE_SHORT);
 }
 
-static void where_none_is_it_looks_more_and_more_seldom(void **state)
+static void looks_that_come_late_make_it_seldom(void **state)
 {
     struct glance glance = {0};
-    ns_t now = begin;
 
-    for (ns_t pause = 2 * GLANCE_SHORT; pause < GLANCE_LONG; pause *= 2) {
-        now = looks(&glance, now, 1, false, is_taken);
+    for (ns_t pause = 2 * GLANCE_SHORT; pause <= GLANCE_LONG; pause *= 2) {
+        looks(&glance, 1, GLANCE_DELAY + 1);
         assert_int_equal(glance_pause(&glance), pause);
     }
-    looks(&glance, now, 10, false, is_taken);
+    looks(&glance, 10, NS_PER_S);
     assert_int_equal(glance_pause(&glance), GLANCE_LONG);
+    looks(&glance, 1, 0);
+    assert_int_equal(glance_pause(&glance), GLANCE_LONG / 2);
+    looks(&glance, 5, 0);
+    assert_int_equal(glance_pause(&glance), GLANCE_SHORT);
 }
 
 static void who_does_not_come_is_looked_after_sooner(void **state)
 {
     struct glance glance = {0};
-    ns_t now = looks(&glance, begin, 10, true, is_taken);
 
-    assert_int_equal(glance_pause(&glance), GLANCE_LATE);
-    now = looks(&glance, now, 10, false, is_taken);
-    assert_int_equal(glance_pause(&glance), GLANCE_LONG);
-    now = looks(&glance, now, 1, true, is_taken);
-    assert_int_equal(glance_pause(&glance), GLANCE_LATE);
-    looks(&glance, now, 1, true, is_free);
-    assert_int_equal(glance_pause(&glance), GLANCE_SHORT);
-}
-
-static void looks_in_a_row_ask_once(void **state)
-{
-    struct glance glance = {0};
-
-    asked = 0;
-    for (unsigned i = 0; i < 10; i++)
-        glance_looked(&glance, begin + i * GLANCE_ASK / 10, false, is_taken);
-    assert_int_equal(asked, 1);
-    glance_looked(&glance, begin + GLANCE_ASK + 1, false, is_taken);
-    assert_int_equal(asked, 2);
+    looks(&glance, 10, NS_PER_MS);
+    for (unsigned i = 0; i < 10; i++) {
+        glance_found_late(&glance);
+        assert_int_equal(glance_pause(&glance), GLANCE_LATE);
+        looks(&glance, 1, NS_PER_MS);
+    }
 }
 
 static void it_asks_once_a_millisecond(void **state)
@@ -298,10 +284,9 @@ int main(void)
         cmocka_unit_test(rare_messages_do_not_keep_it_awake),
         cmocka_unit_test(messages_that_come_soon_are_watched_for),
         cmocka_unit_test(one_that_comes_soon_among_rare_ones_changes_nothing),
-        cmocka_unit_test(it_looks_soon_where_a_processor_is_free),
-        cmocka_unit_test(where_none_is_it_looks_more_and_more_seldom),
+        cmocka_unit_test(it_looks_soon_as_a_rule),
+        cmocka_unit_test(looks_that_come_late_make_it_seldom),
         cmocka_unit_test(who_does_not_come_is_looked_after_sooner),
-        cmocka_unit_test(looks_in_a_row_ask_once),
         cmocka_unit_test(a_processor_is_free_if_no_more_threads_run_than_there_are),
         cmocka_unit_test(what_cannot_be_read_is_not_free),
         cmocka_unit_test(the_kernel_says_it),

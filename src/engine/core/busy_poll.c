@@ -43,15 +43,19 @@ void busy_poll_ends(struct busy_poll *poll)
     poll->found = false;
 }
 
-void glance_looked(struct glance *glance, ns_t now, bool late, bool (*is_free)(void))
+static void set_pause(struct glance *glance, ns_t pause)
 {
-    ns_t most = late ? GLANCE_LATE : GLANCE_LONG;
+    glance->extra = min_of(max_of(pause, GLANCE_SHORT), GLANCE_LONG) - GLANCE_SHORT;
+}
 
-    if (now - glance->asked_at > GLANCE_ASK) {
-        glance->is_taken = !is_free();
-        glance->asked_at = now;
-    }
-    glance->extra = glance->is_taken ? min_of(2 * glance_pause(glance), most) - GLANCE_SHORT : 0;
+void glance_came(struct glance *glance, ns_t delay)
+{
+    set_pause(glance, delay > GLANCE_DELAY ? glance_pause(glance) * 2 : glance_pause(glance) / 2);
+}
+
+void glance_found_late(struct glance *glance)
+{
+    set_pause(glance, min_of(glance_pause(glance), GLANCE_LATE));
 }
 
 void watch_woken(struct watch *watch, ns_t pause)

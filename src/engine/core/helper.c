@@ -417,8 +417,8 @@ bool helper_looks_soon(void)
     return !local_helper_is_asleep() && !atomic_load_explicit(&looks_seldom, memory_order_relaxed);
 }
 
-/* All threads of the program sleep, and found the rings empty before. Where no processor is free, a message would wake this
- * thread, too, at a time at which the program waits for one. */
+/* All threads of the program sleep, and found the rings empty before. Where looks come late, a message would wake this
+ * thread, too, at a time at which the program waits for a processor. */
 static bool may_sleep_now(void)
 {
     return !watch_goes_on(&watched) && glance_pause(&glance) == GLANCE_SHORT &&
@@ -440,7 +440,7 @@ static ns_t pause_while_watching(void)
 /* Waits for the next look. Returns as dispatch_ready(). */
 static int wait_watching(bool *rung)
 {
-    ns_t pause = pause_while_watching();
+    ns_t pause = pause_while_watching(), begin = sys_now();
     int count;
 
     if (pause > GLANCE_SHORT) {
@@ -453,6 +453,8 @@ static int wait_watching(bool *rung)
     }
     count = dispatch_ready(pause, rung);
     atomic_store_explicit(&looks_seldom, false, memory_order_relaxed);
+    if (!count)
+        glance_came(&glance, max_of(sys_now(), begin + pause) - begin - pause);
     return count;
 }
 
@@ -474,9 +476,8 @@ static bool check(struct polling *polling, ns_t now)
         watching = false;
     }
     late = watching && woken_thread_is_late();
-    if (cq_armed_count)
-        glance_looked(&glance, now, late, processor_is_free);
     if (late) {
+        glance_found_late(&glance);
         progress_run();
         watching = false;
     }
