@@ -21,8 +21,8 @@ static void show_cqs(const struct qp *qp)
     struct notify_cq receives = route_notify_cq(qp->recv_cq), sends = route_notify_cq(qp->send_cq);
     uint32_t type = qp->record->type;
 
-    if (!qp->transport.tag_matching && !qp->origin &&
-        (type == IBV_QPT_RC || type == IBV_QPT_UC || type == IBV_QPT_UD))
+    if (min_of(receives.channel, sends.channel) < NOTIFY_CHANNELS && !qp->transport.tag_matching &&
+        !qp->origin && (type == IBV_QPT_RC || type == IBV_QPT_UC || type == IBV_QPT_UD))
         local_show_qp(qp->ibv.qp_num, receives, sends);
 }
 
