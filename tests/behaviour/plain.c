@@ -26,7 +26,7 @@ static void make(struct send sends[2], struct pair pairs[2], uint64_t id, bool f
     uint32_t from = below(SIZE - 512), to = one_in(2) ? below(64) * 8 : below(SIZE - 512);
     uint32_t flags = (one_in(4) ? 0u : IBV_SEND_SIGNALED) | (one_in(16) ? IBV_SEND_FENCE : 0u) |
                      (one_in(16) ? IBV_SEND_SOLICITED : 0u);
-    bool is_inline = one_in(3), read = one_in(24), atomic = !read && one_in(24), two = one_in(12);
+    bool is_inline = one_in(3), read = one_in(5), atomic = !read && one_in(24), two = one_in(12);
     uint32_t fault = faulty && one_in(40) ? 1 + below(6) : 0;
 
     for (int i = 0; i < 2; i++) {
@@ -209,7 +209,7 @@ static void expect_plain(struct pair *p, struct send send, bool plain)
     assert_int_equal(plain_of(&p->a) - before, plain);
 }
 
-static void small_writes_of_one_piece_are_plain(void **state)
+static void small_writes_and_reads_of_one_piece_are_plain(void **state)
 {
     struct pair pairs[2], *p = &pairs[0];
     struct send list[4], pieces;
@@ -222,7 +222,11 @@ static void small_writes_of_one_piece_are_plain(void **state)
     expect_plain(p, a_write(&p->a, 4, 0, 256, &p->b, 0), true);
     expect_plain(p, a_write(&p->a, 5, 0, 257, &p->b, 0), false);
     expect_plain(p, a_write(&p->a, 6, 0, 0, &p->b, 0), false);
-    expect_plain(p, a_read(&p->a, 7, 0, 8, &p->b, 0), false);
+    expect_plain(p, a_read(&p->a, 7, 0, 8, &p->b, 0), true);
+    expect_plain(p, a_read(&p->a, 9, 1, 256, &p->b, 3), true);
+    expect_plain(p, a_read(&p->a, 10, 0, 257, &p->b, 0), false);
+    expect_plain(p, a_read(&p->a, 11, 0, 0, &p->b, 0), false);
+    expect_plain(p, a_fetch_add(&p->a, 12, 0, &p->b, 0, 1), false);
     pieces = a_write(&p->a, 8, 0, 8, &p->b, 0);
     pieces.wr.num_sge = 2;
     pieces.sge[1] = pieces.sge[0];
@@ -230,7 +234,9 @@ static void small_writes_of_one_piece_are_plain(void **state)
     /* Behind a request that is not plain none is. */
     before = plain_of(&p->a);
     for (uint64_t i = 0; i < 4; i++)
-        list[i] = i == 2 ? a_read(&p->a, i, 0, 8, &p->b, 0) : a_write(&p->a, i, 0, 8, &p->b, 8 * i);
+        list[i] = i == 2   ? a_fetch_add(&p->a, i, 0, &p->b, 0, 1)
+                  : i == 1 ? a_read(&p->a, i, 0, 8, &p->b, 0)
+                           : a_write(&p->a, i, 0, 8, &p->b, 8 * i);
     end_send_list(&p->a, list, 4);
     for (uint64_t i = 0; i < 4; i++)
         end_expect_status(&p->a, SQ, i, IBV_WC_SUCCESS);
@@ -242,7 +248,7 @@ int main(int argc, char **argv)
 {
 #define PLAIN(fn) TEST_WITH(fn, .fars = 1, .needs = NEEDS_TWO_PROCESSES)
     const struct test tests[] = {
-        PLAIN(small_writes_of_one_piece_are_plain),
+        PLAIN(small_writes_and_reads_of_one_piece_are_plain),
         PLAIN(requests_that_succeed_do_the_same_both_ways),
         PLAIN(what_wr_builders_post_does_the_same_both_ways),
         PLAIN(requests_that_fail_do_the_same_both_ways),

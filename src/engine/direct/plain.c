@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Plain requests: small RDMA WRITEs at the head of what is posted, into memory that is mapped here already
- * (docs/design/plain-requests.md). They go one straight way from the work request to the store and the completion: the
+/* Plain requests: small RDMA WRITEs and READs at the head of what is posted, of memory that is mapped here already
+ * (docs/design/plain-requests.md). They go one straight way from the work request to the copy and the completion: the
  * rules are those of object/qp/post.c, transport/sender.c, direct.c and complete.c with the constants of such a request
  * put in. A request that is not plain ends this, and goes through those files, with all that is behind it.
  *
- * Requests for one rkey that follow each other are a run, with one access slot. What is checked of the keys holds until
+ * Requests of one kind for one rkey that follow each other are a run, with one access slot. What is checked of the keys holds until
  * its end: the peer waits for the access slot, and this process for the rundown section, before the memory is another's. */
 #include "engine/core/plain.h"
 #include "engine/direct/direct.h"
@@ -20,10 +20,11 @@ struct run {
     struct qp *qp;
     struct direct_route *direct;
     uint32_t counter; /* of the next request */
+    bool reads;       /* RDMA READs; else WRITEs */
     uint32_t completions;
     uint64_t bytes;
     ns_t began;     /* 0: is not measured */
-    uintptr_t last; /* where the last request was placed */
+    uintptr_t last; /* where the last WRITE was placed */
     struct cq_success sent[PLAIN_RUN];
 };
 
@@ -49,22 +50,40 @@ static inline uint32_t longest(const struct qp *qp)
     return min_of(PLAIN_BYTES, qp->transport.link.direct_up_to);
 }
 
-/* is_one_sided(). All before it is complete, so a fence has nothing to wait for; a WRITE without immediate data is never
- * solicited. */
+/* is_one_sided(). */
+static inline bool may_read(const struct qp *qp)
+{
+    return qp->record->attributes.max_rd_atomic && !qp->transport.link.rd_atomic_by_packets;
+}
+
+/* is_one_sided(). All before it is complete, so a fence has nothing to wait for; these requests are never solicited. */
 static inline bool is_plain_wr(const struct qp *qp, const struct ibv_send_wr *wr)
 {
-    return wr->opcode == IBV_WR_RDMA_WRITE && plain_wr_fits(qp, wr, longest(qp));
+    return (wr->opcode == IBV_WR_RDMA_WRITE ||
+            (wr->opcode == IBV_WR_RDMA_READ && may_read(qp) && !(wr->send_flags & IBV_SEND_INLINE))) &&
+           plain_wr_fits(qp, wr, longest(qp));
 }
 
 static inline bool is_plain_wqe(const struct qp *qp, const struct send_wqe *wqe)
 {
-    return wqe->opcode == IBV_WR_RDMA_WRITE && plain_wqe_fits(wqe, longest(qp));
+    return (wqe->opcode == IBV_WR_RDMA_WRITE || (wqe->opcode == IBV_WR_RDMA_READ && may_read(qp))) &&
+           plain_wqe_fits(wqe, longest(qp));
+}
+
+/* Where a READ places its bytes; NULL: the key is not known to allow it. */
+static inline void *read_target(const struct qp *qp, uint32_t lkey, uint64_t address, uint32_t length)
+{
+    if (unlikely(qp->transport.receive_pd != qp->record->pd))
+        return NULL; /* an SRQ has a PD of its own, for which the receives have found their key */
+    // NOLINTNEXTLINE(performance-no-int-to-ptr)
+    return (void *)local_key_address(&route_of(qp)->receive_key, qp->transport.keys, qp->record->pd, lkey,
+                                     address, length, true);
 }
 
 /* --- a run ------------------------------------------------------------------------------------------- */
 
 /* Takes an access slot and checks the peer's QP and key, as direct_map(). What that would have to look for is not plain. */
-static inline bool run_begin(struct run *run, struct qp *qp, uint32_t counter, uint32_t rkey)
+static inline bool run_begin(struct run *run, struct qp *qp, uint32_t counter, uint32_t rkey, bool reads)
 {
     struct direct_route *direct = &route_of(qp)->direct;
 
@@ -81,30 +100,46 @@ static inline bool run_begin(struct run *run, struct qp *qp, uint32_t counter, u
     run->qp = qp;
     run->direct = direct;
     run->counter = counter;
+    run->reads = reads;
     run->completions = 0;
     run->bytes = 0;
     run->began = 0;
     return true;
 }
 
-/* Executes the next request. from: bytes of this process, or NULL. False: it is not executed, because a key may not allow
- * it. */
-static inline bool run_execute(struct run *run, const void *from, uint32_t length, uint64_t remote_address,
+/* Executes the next request. here: bytes of this process, or NULL; a READ writes them. False: it is not executed, because a
+ * key may not allow it. */
+static inline bool run_execute(struct run *run, const void *here, uint32_t length, uint64_t remote_address,
                                uint64_t wr_id, bool signaled)
 {
-    uintptr_t to = direct_address_in(&run->direct->mapped, remote_address, length, REMOTE_WRITE);
+    uintptr_t there = direct_address_in(&run->direct->mapped, remote_address, length,
+                                        run->reads ? REMOTE_READ : REMOTE_WRITE);
 
-    if (unlikely(!from || !to))
+    if (unlikely(!here || !there))
         return false;
     if (signaled && traffic_is_due(run->qp, run->counter + 1) && !run->began)
         run->began = traffic_begin_plain(run->qp, run->counter + 1);
-    place((void *)to, from, length); // NOLINT(performance-no-int-to-ptr)
-    run->last = to;
+    if (run->reads) {
+        place((void *)(uintptr_t)here, (const void *)there, length); // NOLINT(performance-no-int-to-ptr)
+    } else {
+        place((void *)there, here, length); // NOLINT(performance-no-int-to-ptr)
+        run->last = there;
+    }
     run->bytes += length;
-    run->sent[run->completions] = (struct cq_success){
-        .wr_id = wr_id, .retires = ++run->counter, .byte_len = length, .opcode = IBV_WC_RDMA_WRITE};
+    run->sent[run->completions] =
+        (struct cq_success){.wr_id = wr_id,
+                            .retires = ++run->counter,
+                            .byte_len = length,
+                            .opcode = run->reads ? IBV_WC_RDMA_READ : IBV_WC_RDMA_WRITE};
     run->completions += signaled;
     return true;
+}
+
+/* The bytes of this process. */
+static inline const void *local_bytes(const struct run *run, uint32_t lkey, uint64_t address, uint32_t length)
+{
+    return run->reads ? read_target(run->qp, lkey, address, length)
+                      : plain_local(run->qp, lkey, address, length);
 }
 
 static inline bool execute_wr(struct run *run, const struct ibv_send_wr *wr)
@@ -117,10 +152,10 @@ static inline bool execute_wr(struct run *run, const struct ibv_send_wr *wr)
 
     if (!run_execute(run,
                      is_inline ? (const void *)(uintptr_t)sge->addr
-                               : plain_local(qp, sge->lkey, sge->addr, sge->length),
+                               : local_bytes(run, sge->lkey, sge->addr, sge->length),
                      sge->length, wr->wr.rdma.remote_addr, wr->wr_id, flags & WQE_SIGNALED))
         return false;
-    send_wqe_note(wqe, wr->wr_id, IBV_WR_RDMA_WRITE, flags, sge->length);
+    send_wqe_note(wqe, wr->wr_id, (uint8_t)wr->opcode, flags, sge->length);
     return true;
 }
 
@@ -130,18 +165,19 @@ static inline bool execute_wqe(struct run *run, struct send_wqe *wqe)
 
     return run_execute(run,
                        wqe->flags & WQE_INLINE ? (const void *)body
-                                               : plain_local(run->qp, body->lkey, body->address, wqe->length),
+                                               : local_bytes(run, body->lkey, body->address, wqe->length),
                        wqe->length, wqe->remote_address, wqe->wr_id, wqe->flags & WQE_SIGNALED);
 }
 
 /* Ends the access, and completes the requests: counters first, because a completion that is polled frees slots of the
  * queue by them. False: the peer has stopped waiting, and the accesses are void. The requests count as not executed: to
- * execute a WRITE twice is harmless. */
+ * execute a WRITE or READ twice is harmless. */
 static inline __attribute__((always_inline)) bool run_end(const struct run *run)
 {
     struct qp *qp = run->qp;
     struct sender *sender = &qp->record->sender;
-    struct traffic_count *traffic = &qp->record->traffic.requested[TRAFFIC_BY_REQUESTER][TRAFFIC_WRITE];
+    struct traffic_count *traffic =
+        &qp->record->traffic.requested[TRAFFIC_BY_REQUESTER][run->reads ? TRAFFIC_READ : TRAFFIC_WRITE];
 
     if (unlikely(!access_slot_release(run->direct->access_slot, run->direct->access_slot_word)))
         return false;
@@ -153,8 +189,9 @@ static inline __attribute__((always_inline)) bool run_end(const struct run *run)
     traffic->bytes += run->bytes;
     atomic_store_explicit(&sender->posted, run->counter, memory_order_release);
     sender->begun = sender->next = sender->completed = run->counter;
-    atomic_store_explicit(&qp->prefetch_at, (const char *)run->last, // NOLINT(performance-no-int-to-ptr)
-                          memory_order_relaxed);
+    if (!run->reads)
+        atomic_store_explicit(&qp->prefetch_at, (const char *)run->last, // NOLINT(performance-no-int-to-ptr)
+                              memory_order_relaxed);
     atomic_store_explicit(&qp->prefetch_wqe, (const char *)send_wqe_at(&qp->transport, run->counter),
                           memory_order_relaxed);
     if (run->completions)
@@ -180,13 +217,15 @@ static __attribute__((noinline)) struct ibv_send_wr *post_runs(struct qp *qp, st
 
     if (!is_possible(qp))
         return wr;
-    while (wr && left && is_plain_wr(qp, wr) && run_begin(&run, qp, posted, wr->wr.rdma.rkey)) {
+    while (wr && left && is_plain_wr(qp, wr) &&
+           run_begin(&run, qp, posted, wr->wr.rdma.rkey, wr->opcode == IBV_WR_RDMA_READ)) {
         uint32_t end = posted + min_of(left, PLAIN_RUN), rkey = wr->wr.rdma.rkey;
         struct ibv_send_wr *next = wr;
 
         while (execute_wr(&run, next)) {
             next = next->next;
-            if (run.counter == end || !next || !is_plain_wr(qp, next) || next->wr.rdma.rkey != rkey)
+            if (run.counter == end || !next || next->opcode != wr->opcode || !is_plain_wr(qp, next) ||
+                next->wr.rdma.rkey != rkey)
                 break;
         }
         if (!run_end(&run) || run.counter == posted)
@@ -215,11 +254,11 @@ bool direct_run_plain(struct qp *qp, uint32_t end)
         struct send_wqe *wqe = send_wqe_at(&qp->transport, posted);
         uint32_t until = posted + min_of(last - posted, PLAIN_RUN), rkey = wqe->rkey;
 
-        if (!is_plain_wqe(qp, wqe) || !run_begin(&run, qp, posted, rkey))
+        if (!is_plain_wqe(qp, wqe) || !run_begin(&run, qp, posted, rkey, wqe->opcode == IBV_WR_RDMA_READ))
             break;
         while (execute_wqe(&run, wqe) && run.counter != until) {
             wqe = send_wqe_at(&qp->transport, run.counter);
-            if (!is_plain_wqe(qp, wqe) || wqe->rkey != rkey)
+            if ((wqe->opcode == IBV_WR_RDMA_READ) != run.reads || !is_plain_wqe(qp, wqe) || wqe->rkey != rkey)
                 break;
         }
         if (!run_end(&run) || run.counter == posted)
