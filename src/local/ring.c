@@ -565,7 +565,7 @@ int ring_read(struct ring_reader *reader, struct packet *packet, struct packet_r
 static inline bool is_small(uint8_t opcode, uint8_t flags)
 {
     if (opcode == OP_ACKNOWLEDGE)
-        return !flags;
+        return !(flags & ~PACKET_COMPLETES);
     return (opcode == OP_SEND_ONLY || opcode == OP_SEND_ONLY_IMM) &&
            !(flags & ~(PACKET_SOLICITED | PACKET_ACK_REQUEST));
 }
