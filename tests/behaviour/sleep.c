@@ -272,6 +272,47 @@ static void an_acknowledgement_that_completes_nothing_makes_no_event(void **stat
     pair_close(&p);
 }
 
+/* A signaled SEND that finds the ring full in the middle of a list says nothing about those behind it. */
+static void nor_does_one_behind_a_request_that_found_no_room(void **state)
+{
+    enum { TOGETHER = 7, MESSAGES = 1400, SMALL = 200, LARGE = 300 };
+    struct end_attr attr = with_channel();
+    struct send sends[TOGETHER];
+    struct pair p;
+
+    if (over_wire())
+        skip_because("the network does not wait for a peer that is stopped");
+    attr.cap.max_send_wr = attr.cap.max_recv_wr = MESSAGES + 2;
+    attr.send_cqe = attr.recv_cqe = MESSAGES + 2;
+    pair_connect_as(&p, &attr);
+    warm_up(&p);
+    for (uint64_t i = 0; i < MESSAGES; i++)
+        end_recv(&p.b, a_recv(&p.b, i, 0, SMALL));
+    side_stop(FAR);
+    for (uint64_t i = 0; i < MESSAGES; i += TOGETHER) {
+        for (uint64_t j = 0; j < TOGETHER; j++)
+            sends[j] = a_send(&p.a, i + j, 0, SMALL);
+        end_send_list(&p.a, sends, TOGETHER);
+    }
+    side_continue(FAR);
+    for (uint64_t i = 0; i < MESSAGES; i++)
+        end_expect_success(&p.a, SQ, i, IBV_WC_SEND);
+    for (uint64_t i = 0; i < MESSAGES; i++)
+        end_expect_success(&p.b, RQ, i, IBV_WC_RECV);
+    end_recv(&p.a, a_recv(&p.a, 1, 0, 64));
+    end_recv(&p.b, a_recv(&p.b, 1, 0, LARGE));
+    arm(p.a.send_cq);
+    end_send(&p.a, unsignaled(a_send(&p.a, 1, 0, LARGE)));
+    end_expect_success(&p.b, RQ, 1, IBV_WC_RECV);
+    /* Behind the acknowledgement. */
+    end_send(&p.b, a_send(&p.b, 1, 0, 64));
+    end_expect_success(&p.b, SQ, 1, IBV_WC_SEND);
+    end_expect_success(&p.a, RQ, 1, IBV_WC_RECV);
+    while (is_readable(p.a.channel->fd)) /* of an arming that was left over */
+        assert_ptr_equal(next_event(&p.a), p.a.recv_cq);
+    pair_close(&p);
+}
+
 /* The other end's: woken by a message, it polls once, and so the doorbell of the acknowledgement waits. */
 static void take_one_and_go_away(struct end *end, void *arg)
 {
@@ -688,7 +729,8 @@ int main(int argc, char **argv)
         TEST(a_message_wakes_the_program_and_not_the_helper_thread),
         TEST(an_acknowledgement_wakes_the_program_and_not_the_helper_thread),
         TEST(an_acknowledgement_that_completes_nothing_makes_no_event),
-        TEST_WITH(a_doorbell_that_comes_too_late_makes_no_event, .needs = NEEDS_TWO_PROCESSES),
+        TEST_WITH(nor_does_one_behind_a_request_that_found_no_room, .fars = 1, .needs = NEEDS_TWO_PROCESSES),
+        TEST_WITH(a_doorbell_that_comes_too_late_makes_no_event, .fars = 1, .needs = NEEDS_TWO_PROCESSES),
         TEST(a_dup_of_the_descriptor_and_epoll_tell_the_same),
         TEST(solicited_only_wakes_for_solicited_messages_only),
         TEST(a_message_that_finds_no_receive_wakes_when_there_is_one),

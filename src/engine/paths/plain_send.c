@@ -84,13 +84,14 @@ static inline bool run_send(struct run *run, struct send_wqe *wqe, const void *f
         return false;
     small->opcode = opcode == IBV_WR_SEND ? OP_SEND_ONLY : OP_SEND_ONLY_IMM;
     small->flags = (uint8_t)(PACKET_ACK_REQUEST | (flags & WQE_SOLICITED ? PACKET_SOLICITED : 0));
-    small->syndrome |= flags & WQE_SIGNALED ? run->awaited : 0;
+    small->syndrome =
+        (uint8_t)((small->syndrome & ~PACKET_AWAITED) | (flags & WQE_SIGNALED ? run->awaited : 0));
     small->argument = opcode == IBV_WR_SEND ? 0 : immediate;
     small->length = length;
     small->payload = from;
     if (unlikely(!(run->alone ? lane_put_alone(run->lane, small, &run->rings) : lane_put(run->lane, small))))
         return false;
-    small->syndrome &= (uint8_t) ~(PACKET_TOGETHER | PACKET_BEGINS | PACKET_AWAITED);
+    small->syndrome &= (uint8_t) ~(PACKET_TOGETHER | PACKET_BEGINS);
     wqe->first_psn = small->psn;
     wqe->packets = 1;
     wqe->verdict = VERDICT_OK;
@@ -156,7 +157,7 @@ static inline void run_end(struct run *run)
     sender->begun = sender->next = run->counter;
     sender->next_psn = run->small.psn;
     sender->plain += count;
-    transport->next_hints = run->small.syndrome;
+    transport->next_hints = run->small.syndrome & (uint8_t)~PACKET_AWAITED;
     transport->two_sided += count;
     transport->two_sided_end = run->counter;
     transport->deposits = false;
