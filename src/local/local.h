@@ -355,8 +355,12 @@ void local_hide_qp(uint32_t qpn);
 void local_offer_channel(struct link *link, unsigned number);
 /* The attention word of this process as writers see it; AWAKE without a notification page. */
 enum attention local_attention(void);
-/* A thread polls now: sets AWAKE, if the attention is still `seen`. */
-void local_set_awake(enum attention seen);
+/* The same with the number of sleeps; 0 without a page. What is read behind it is at least as new. */
+uint64_t local_attention_word(void);
+/* A thread polls now: sets AWAKE, if the word is still `seen`, so no thread has gone to sleep since. */
+void local_set_awake(uint64_t seen);
+/* Counts a sleep that goes on as a new one: a writer that rang in it, and then was stopped, does not change it any more. */
+void local_renew_sleep(void);
 /* True: the helper thread no longer wakes periodically; false: it does again. */
 void local_helper_sleeps(bool sleeps);
 bool local_helper_is_asleep(void);

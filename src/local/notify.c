@@ -226,13 +226,18 @@ bool notify_reads_attention(const struct lane *lane)
            page_of_ours();
 }
 
-enum attention local_attention(void)
+uint64_t local_attention_word(void)
 {
     struct notify_page *page = page_of_ours();
 
-    return page ? (enum attention)(atomic_load_explicit(&page->attention, memory_order_relaxed) &
-                                   ATTENTION_MASK)
-                : ATTENTION_AWAKE;
+    /* Partner: notify_set_attention(), which releases what its thread has armed. */
+    return page ? atomic_load_explicit(&page->attention, memory_order_acquire) : 0;
+}
+
+enum attention local_attention(void)
+{
+    _Static_assert(ATTENTION_AWAKE == 0, "without a page");
+    return (enum attention)(local_attention_word() & ATTENTION_MASK);
 }
 
 void notify_set_attention(enum attention wanted)
@@ -260,16 +265,22 @@ void notify_set_attention(enum attention wanted)
     }
 }
 
-void local_set_awake(enum attention seen)
+void local_set_awake(uint64_t seen)
 {
     struct notify_page *page = page_of_ours();
-    uint64_t now;
 
-    if (!page)
-        return;
-    now = atomic_load_explicit(&page->attention, memory_order_relaxed);
-    if ((now & ATTENTION_MASK) == (uint64_t)seen)
-        atomic_compare_exchange_strong_explicit(&page->attention, &now, now & ~ATTENTION_MASK,
+    if (page)
+        atomic_compare_exchange_strong_explicit(&page->attention, &seen, seen & ~ATTENTION_MASK,
+                                                memory_order_relaxed, memory_order_relaxed);
+}
+
+void local_renew_sleep(void)
+{
+    struct notify_page *page = page_of_ours();
+    uint64_t now = local_attention_word();
+
+    if (page && (now & ATTENTION_MASK) >= ATTENTION_DOZES)
+        atomic_compare_exchange_strong_explicit(&page->attention, &now, now + ATTENTION_STEP,
                                                 memory_order_relaxed, memory_order_relaxed);
 }
 

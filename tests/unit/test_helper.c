@@ -7,10 +7,17 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
 
+#include "base/processors.h"
+#include "engine/core/busy_poll.h"
 #include "engine/core/core.h"
 #include "engine/core/engine.h"
 #include "engine/direct/direct.h"
+#include "local/local.h"
+#include "object/cq/cq.h"
 
 /* The helper thread runs requests this often, at least, each time that it is woken. */
 enum { RUNS = 2, ROUNDS = 50 };
@@ -22,11 +29,22 @@ static _Atomic bool slept;     /* without a limit, while that was so */
 static _Atomic ns_t away;      /* how long the helper thread had no processor in all */
 static sem_t answered;
 
+/* A writer rings the helper thread, and is stopped before it declares the process awake. */
+static _Atomic bool rings;
+static _Atomic uint64_t read_by_writer; /* the attention word, while the bell was on its way */
+static _Atomic bool declared_awake;     /* and the helper thread looks seldom */
+
 ns_t __real_sys_now(void);
 int __real_sys_epoll_wait(int epoll, struct epoll_event *events, int most, ns_t timeout_ns);
 ns_t __wrap_sys_now(void);
 int __wrap_sys_epoll_wait(int epoll, struct epoll_event *events, int most, ns_t timeout_ns);
 void __wrap_direct_run(void);
+bool __wrap_processor_is_free(void);
+
+bool __wrap_processor_is_free(void)
+{
+    return false;
+}
 
 ns_t __wrap_sys_now(void)
 {
@@ -49,6 +67,19 @@ int __wrap_sys_epoll_wait(int epoll, struct epoll_event *events, int most, ns_t 
 {
     int count;
 
+    if (atomic_load(&rings)) {
+        if (atomic_load(&read_by_writer) && timeout_ns > GLANCE_SHORT && timeout_ns != NS_NEVER) {
+            uint64_t seen = atomic_load(&read_by_writer);
+
+            atomic_store(&declared_awake, seen == local_attention_word());
+            atomic_store(&rings, false);
+            sem_post(&answered);
+        }
+        count = __real_sys_epoll_wait(epoll, events, most, timeout_ns);
+        if (count > 0)
+            atomic_store(&read_by_writer, local_attention_word());
+        return count;
+    }
     if (timeout_ns != NS_NEVER || !atomic_load(&requested))
         return __real_sys_epoll_wait(epoll, events, most, timeout_ns);
     count = __real_sys_epoll_wait(epoll, events, most, 0);
@@ -73,9 +104,40 @@ static void requests_are_seen_before_the_next_sleep(void **state)
     }
 }
 
+/* Its compare-exchange would succeed, and until the next look nobody was woken for a message. */
+static void a_writer_that_rang_before_a_long_pause_declares_nobody_awake(void **state)
+{
+    int fd = eventfd(0, EFD_CLOEXEC), answers;
+    unsigned line;
+
+    (void)state;
+    assert_int_equal(engine_start(), 0);
+    assert_int_equal(helper_start(), 0);
+    assert_non_null(local_open_channel(fd, &line));
+    atomic_store(&cq_armed_count, 1);
+    assert_true(local_prepare_sleep(ATTENTION_DOZES));
+    atomic_store(&rings, true);
+    do { /* polls, so the helper thread goes on looking; again if it was late and had gone to sleep */
+        struct timespec until;
+
+        atomic_fetch_add(&progress_application_polls, 1);
+        helper_kick();
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_sec++;
+        answers = sem_timedwait(&answered, &until);
+    } while (answers != 0);
+    assert_false(atomic_load(&declared_awake));
+    atomic_store(&cq_armed_count, 0);
+    local_close_channel(line);
+    close(fd);
+}
+
 int main(void)
 {
-    static const struct CMUnitTest tests[] = {cmocka_unit_test(requests_are_seen_before_the_next_sleep)};
+    static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(requests_are_seen_before_the_next_sleep),
+        cmocka_unit_test(a_writer_that_rang_before_a_long_pause_declares_nobody_awake),
+    };
 
     if (sem_init(&answered, 0, 0))
         return 1;

@@ -437,6 +437,16 @@ static ns_t pause_while_watching(void)
     return (suspicion.active ? SUSPECT_MS : TICK_MS) * NS_PER_MS;
 }
 
+/* Does something wait for the next look that nobody wakes this thread for? A thread that was called takes what lies there. Where
+ * a thread sleeps, and the process is awake for writers, no message wakes it. */
+static bool is_needed_soon(void)
+{
+    enum attention attention = local_attention();
+
+    return (attention != ATTENTION_RUNG && packets_lie_there()) ||
+           (attention == ATTENTION_AWAKE && cq_armed_count);
+}
+
 /* Waits for the next look. Returns as dispatch_ready(). */
 static int wait_watching(bool *rung)
 {
@@ -448,7 +458,10 @@ static int wait_watching(bool *rung)
         /* Who leaves packets sees that, and wakes this thread, or this thread sees the packets. Partner: the fence in
          * notify_set_attention(), before who goes to sleep looks into the rings. */
         atomic_thread_fence(memory_order_seq_cst);
-        if (local_attention() != ATTENTION_RUNG && packets_lie_there())
+        /* A writer that has rung this thread may declare the process awake only now, and until the next look nobody would be
+         * woken. */
+        local_renew_sleep();
+        if (is_needed_soon())
             pause = GLANCE_SHORT;
     }
     count = dispatch_ready(pause, rung);

@@ -287,16 +287,12 @@ static bool is_armed(void)
  * they must where a thread sleeps on the channel of another CQ. */
 static void update_attention(void)
 {
-    enum attention attention = local_attention();
+    uint64_t word = local_attention_word(); /* before the CQs: a thread that arms one changes it after that */
+    enum attention attention = (enum attention)(word & ATTENTION_MASK);
 
     if (!is_armed()) {
-        if (attention != ATTENTION_DOZES && attention != ATTENTION_RUNG)
-            return;
-        local_set_awake(attention);
-        /* A thread may have armed a CQ meanwhile, and set DOZES before that. Partner: the fence in notify_set_attention(). */
-        atomic_thread_fence(memory_order_seq_cst);
-        if (is_armed())
-            go_to_sleep();
+        if (attention == ATTENTION_DOZES || attention == ATTENTION_RUNG)
+            local_set_awake(word);
     } else if (attention == ATTENTION_AWAKE || attention == ATTENTION_RUNG) {
         go_to_sleep();
     }
