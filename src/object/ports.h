@@ -52,8 +52,9 @@ struct object_ports {
     struct notify_channel *(*open_channel)(int fd, unsigned *ret_number);
     void (*close_channel)(unsigned number);
     /* A peer has claimed an event (base/notify.h) and has not delivered it yet: the engine calls
-     * channels_make_owed() if that takes too long. A CQ's lock is held. */
-    void (*event_owed)(void);
+     * channels_make_owed() if that takes too long. rung: it has set `rung`, so it has mostly written its token, too. A
+     * CQ's lock is held. */
+    void (*event_owed)(bool rung);
     /* Moves every QP that uses an overrun CQ to ERR with QP_FATAL. Called with the CQ's lock and maybe a QP's
      * lock held: the engine calls qp_fail_on_overrun() later, without locks, and keeps no pointer to the
      * CQ. */

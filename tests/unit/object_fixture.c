@@ -25,7 +25,7 @@ static void close_channel(unsigned number)
 {
 }
 
-static void event_owed(void)
+static void event_owed(bool rung)
 {
     port_calls.event_owed++;
 }

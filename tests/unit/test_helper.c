@@ -34,6 +34,10 @@ static _Atomic bool rings;
 static _Atomic uint64_t read_by_writer; /* the attention word, while the bell was on its way */
 static _Atomic bool declared_awake;     /* and the helper thread looks seldom */
 
+/* A thread finds that a writer owes an event, while the helper thread looks seldom. */
+static _Atomic bool owes;
+static _Atomic bool is_left; /* until the next look */
+
 ns_t __real_sys_now(void);
 int __real_sys_epoll_wait(int epoll, struct epoll_event *events, int most, ns_t timeout_ns);
 ns_t __wrap_sys_now(void);
@@ -67,6 +71,14 @@ int __wrap_sys_epoll_wait(int epoll, struct epoll_event *events, int most, ns_t 
 {
     int count;
 
+    if (atomic_load(&owes) && timeout_ns > GLANCE_SHORT && timeout_ns != NS_NEVER) {
+        atomic_store(&owes, false);
+        helper_event_owed(false);
+        count = __real_sys_epoll_wait(epoll, events, most, 0);
+        atomic_store(&is_left, count == 0);
+        sem_post(&answered);
+        return count;
+    }
     if (atomic_load(&rings)) {
         if (atomic_load(&read_by_writer) && timeout_ns > GLANCE_SHORT && timeout_ns != NS_NEVER) {
             uint64_t seen = atomic_load(&read_by_writer);
@@ -104,19 +116,18 @@ static void requests_are_seen_before_the_next_sleep(void **state)
     }
 }
 
-/* Its compare-exchange would succeed, and until the next look nobody was woken for a message. */
-static void a_writer_that_rang_before_a_long_pause_declares_nobody_awake(void **state)
+/* A thread sleeps with an armed CQ, and the helper thread looks. Makes it look seldom until `answered`. */
+static void look_seldom(_Atomic bool *wanted)
 {
     int fd = eventfd(0, EFD_CLOEXEC), answers;
     unsigned line;
 
-    (void)state;
     assert_int_equal(engine_start(), 0);
     assert_int_equal(helper_start(), 0);
     assert_non_null(local_open_channel(fd, &line));
     atomic_store(&cq_armed_count, 1);
     assert_true(local_prepare_sleep(ATTENTION_DOZES));
-    atomic_store(&rings, true);
+    atomic_store(wanted, true);
     do { /* polls, so the helper thread goes on looking; again if it was late and had gone to sleep */
         struct timespec until;
 
@@ -126,10 +137,24 @@ static void a_writer_that_rang_before_a_long_pause_declares_nobody_awake(void **
         until.tv_sec++;
         answers = sem_timedwait(&answered, &until);
     } while (answers != 0);
-    assert_false(atomic_load(&declared_awake));
     atomic_store(&cq_armed_count, 0);
     local_close_channel(line);
     close(fd);
+}
+
+/* Its compare-exchange would succeed, and until the next look nobody was woken for a message. */
+static void a_writer_that_rang_before_a_long_pause_declares_nobody_awake(void **state)
+{
+    (void)state;
+    look_seldom(&rings);
+    assert_false(atomic_load(&declared_awake));
+}
+
+static void an_event_that_is_owed_does_not_wait_for_a_long_pause(void **state)
+{
+    (void)state;
+    look_seldom(&owes);
+    assert_false(atomic_load(&is_left));
 }
 
 int main(void)
@@ -137,6 +162,7 @@ int main(void)
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(requests_are_seen_before_the_next_sleep),
         cmocka_unit_test(a_writer_that_rang_before_a_long_pause_declares_nobody_awake),
+        cmocka_unit_test(an_event_that_is_owed_does_not_wait_for_a_long_pause),
     };
 
     if (sem_init(&answered, 0, 0))

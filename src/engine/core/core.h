@@ -172,7 +172,7 @@ bool helper_saw_arming(void);
 /* The helper thread is awake, or looks within GLANCE_SHORT (busy_poll.h). */
 bool helper_looks_soon(void);
 /* object_ports.event_owed */
-void helper_event_owed(void);
+void helper_event_owed(bool rung);
 /* Wakes the helper thread, which calls progress_run(). */
 void helper_kick(void);
 void helper_after_fork_in_child(void);

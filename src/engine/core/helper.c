@@ -392,9 +392,11 @@ bool helper_saw_arming(void)
            atomic_load_explicit(&armings_before, memory_order_relaxed);
 }
 
-void helper_event_owed(void)
+void helper_event_owed(bool rung)
 {
-    if (local_helper_is_asleep())
+    /* Either we see that the next look comes late, or this thread sees the debt. Partners: wait_watching(), local_helper_sleeps(). */
+    atomic_thread_fence(memory_order_seq_cst);
+    if (rung ? local_helper_is_asleep() : !helper_looks_soon())
         helper_kick();
 }
 
@@ -438,12 +440,13 @@ static ns_t pause_while_watching(void)
 }
 
 /* Does something wait for the next look that nobody wakes this thread for? A thread that was called takes what lies there. Where
- * a thread sleeps, and the process is awake for writers, no message wakes it. */
+ * a thread sleeps, and the process is awake for writers, no message wakes it; nor does an event whose writer was stopped. */
 static bool is_needed_soon(void)
 {
     enum attention attention = local_attention();
+    uint32_t changes;
 
-    return (attention != ATTENTION_RUNG && packets_lie_there()) ||
+    return channels_owe(&changes) || (attention != ATTENTION_RUNG && packets_lie_there()) ||
            (attention == ATTENTION_AWAKE && cq_armed_count);
 }
 
@@ -645,5 +648,6 @@ void helper_after_fork_in_child(void)
     close_descriptors();
     lock_init(&start_lock);
     suspicion.active = false;
+    atomic_store_explicit(&looks_seldom, false, memory_order_relaxed);
     atomic_store_explicit(&running, false, memory_order_relaxed);
 }

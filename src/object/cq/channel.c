@@ -144,14 +144,15 @@ static void add_debt(struct cq *cq, int32_t change)
 
 void channel_owe(struct channel *channel, struct cq *cq)
 {
-    bool late;
+    bool late, rung;
 
     lock_acquire(&channel->queue.lock);
     add_debt(cq, 1);
     late = cq->debt > 0;
+    rung = atomic_load_explicit(&channel->line->rung, memory_order_relaxed) >> cq->bit & 1;
     lock_release(&channel->queue.lock);
     if (late)
-        object_ports->event_owed();
+        object_ports->event_owed(rung);
 }
 
 bool channel_is_rung(struct channel *channel, const struct cq *cq)
