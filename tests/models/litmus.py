@@ -42,6 +42,15 @@ PATTERNS = [
      [['ST generation 1', 'DMB ISH|', 'ST memory 1'], ['LD a memory', 'DMB ISH|', 'LD b generation']], '1:a=1 /\\ 1:b=0'),
     ('a segment with a magic is filled in', 'segment/segment.c',
      [['ST field 1', 'STLR magic 1|ST magic 1'], ['LDAR a magic|LD a magic', 'LD b field']], '1:a=1 /\\ 1:b=0'),
+    ('a process that goes to sleep is rung', 'local/lane.c: lane_ring(); local/notify.c: notify_set_attention()',
+     [['STLR word 1', 'DMB ISH|', 'LD a attention'], ['ST attention 1', 'DMB ISH|', 'LD b word']], '0:a=0 /\\ 1:b=0'),
+    ('what lies there is known to who looks seldom', 'engine/core/progress.c: go_to_sleep(); helper.c: wait_watching()',
+     [['STLR word 1', 'DMB ISH|', 'LD a attention'], ['ST attention 1', 'DMB ISH|', 'LD a seldom', 'LD b word'],
+      ['ST seldom 1', 'DMB ISH|', 'LD a word']], '0:a=0 /\\ 1:a=0 /\\ 1:b=1 /\\ 2:a=0'),
+    ('who arms a CQ is not declared awake', 'engine/core/progress.c: update_attention(); local/notify.c: notify_set_attention()',
+     [['ST armed 1', 'STLR attention 1|ST attention 1'], ['LDAR a attention|LD a attention', 'LD b armed']], '1:a=1 /\\ 1:b=0'),
+    ('an event that is owed is known to who looks seldom', 'engine/core/helper.c: helper_event_owed(), wait_watching()',
+     [['ST owed 1', 'DMB ISH|', 'LD a seldom'], ['ST seldom 1', 'DMB ISH|', 'LD b owed']], '0:a=0 /\\ 1:b=0'),
 ]
 
 
