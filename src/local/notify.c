@@ -430,7 +430,8 @@ static bool is_taken(struct lane *lane)
     bool taken;
 
     lock_acquire(&lane->transmit_lock);
-    taken = atomic_load_explicit(&lane->writer.control->consumed, memory_order_relaxed) == lane->writer.position;
+    taken =
+        atomic_load_explicit(&lane->writer.control->consumed, memory_order_relaxed) == lane->writer.position;
     lock_release(&lane->transmit_lock);
     return taken;
 }
