@@ -464,14 +464,26 @@ RATES = tuple((op, threads, peers, target)
     ('write', 1, 1, 'sleep'), ('write', 1, 1, 'compute'), ('read', 1, 1, 'compute'), ('faa', 1, 1, 'compute'))
 
 
-def verbs_rate(bench, local, op, threads, peers, target, size=8, seconds=1):
+def verbs_rate(bench, local, op, threads, peers, target, size=8, seconds=1, options=()):
     """Messages per second, and what a computing target kept of its speed."""
     text = bench.single([bench.tool('verbs_rate'), '--op', op, '--size', str(size), '--threads', str(threads), '--peers',
                          str(peers), '--target', target, '--seconds', str(seconds), '--cpus',
-                         ','.join(map(str, bench.cpus))], bench.softhca(local))
+                         ','.join(map(str, bench.cpus)), *options], bench.softhca(local))
     words = text.split()
     row = dict(zip(words[::2], words[1::2]))
     return float(row['msgs']), float(row['computing'])
+
+
+class Chains:
+    """verbs_rate, one thread and one peer, with ibv_wr_*() in chains of 16: perftest posts lists by ibv_post_send() alone. The target
+    sleeps, as perftest's does while it is written to."""
+
+    def __init__(self, bench, op, local, seconds=0.25):
+        self.bench, self.op, self.local, self.seconds = bench, op, local, seconds
+        self.name = f'{op} {local} chains'
+
+    def rate(self, size):
+        return verbs_rate(self.bench, self.local, self.op, 1, 1, 'sleep', size, self.seconds, ('--extended', '--batch', '16'))[0]
 
 
 def idle(bench, local):

@@ -75,7 +75,7 @@ void endpoint_close(struct endpoint *ep)
 struct ibv_qp *endpoint_qp(struct endpoint *ep, struct ibv_cq *send_cq, struct ibv_cq *recv_cq,
                            struct qp_shape shape)
 {
-    struct ibv_qp_init_attr init = {
+    struct ibv_qp_init_attr_ex init = {
         .send_cq = send_cq,
         .recv_cq = recv_cq,
         .cap = {.max_send_wr = shape.send_wr,
@@ -84,16 +84,21 @@ struct ibv_qp *endpoint_qp(struct endpoint *ep, struct ibv_cq *send_cq, struct i
                 .max_recv_sge = 1,
                 .max_inline_data = shape.inline_data},
         .qp_type = IBV_QPT_RC,
+        .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+        .pd = ep->pd,
+        .send_ops_flags = shape.send_ops,
     };
+    struct ibv_qp_init_attr plain = {
+        .send_cq = send_cq, .recv_cq = recv_cq, .cap = init.cap, .qp_type = init.qp_type};
     struct ibv_qp_attr attr = {
         .qp_state = IBV_QPS_INIT,
         .port_num = PORT,
         .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC,
     };
-    struct ibv_qp *qp = ibv_create_qp(ep->pd, &init);
+    struct ibv_qp *qp = shape.send_ops ? ibv_create_qp_ex(ep->context, &init) : ibv_create_qp(ep->pd, &plain);
 
     if (!qp)
-        give_up("ibv_create_qp");
+        give_up(shape.send_ops ? "ibv_create_qp_ex" : "ibv_create_qp");
     check(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS),
           "INIT");
     return qp;

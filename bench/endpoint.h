@@ -33,6 +33,7 @@ struct qp_shape {
     uint32_t send_wr;
     uint32_t recv_wr;
     uint32_t inline_data;
+    uint64_t send_ops; /* enum ibv_qp_create_send_ops_flags: an extended QP; 0: a plain one */
 };
 
 _Noreturn void give_up(const char *what);

@@ -59,32 +59,13 @@ struct side {
     uint64_t posted;
 };
 
-static struct ibv_qp *extended_qp(struct side *side)
-{
-    struct ibv_qp_init_attr_ex init = {
-        .send_cq = side->cq,
-        .recv_cq = side->cq,
-        .cap = {2 * TOGETHER, 1, 1, 1, opt.is_inline ? 64 : 0},
-        .qp_type = IBV_QPT_RC,
-        .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
-        .pd = side->ep.pd,
-        .send_ops_flags = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_SEND,
-    };
-    struct ibv_qp_attr attr = {
-        .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE};
-    struct ibv_qp *qp = ibv_create_qp_ex(side->ep.context, &init);
-
-    if (!qp || (errno = ibv_modify_qp(qp, &attr,
-                                      IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS)))
-        give_up("extended QP");
-    return qp;
-}
-
 static void open_side(struct side *side, int fd, bool receiver)
 {
-    struct qp_shape shape = {.send_wr = 2 * TOGETHER,
-                             .recv_wr = (receiver && opt.sends) || opt.turns ? RECEIVES : 1,
-                             .inline_data = opt.is_inline ? 64 : 0};
+    struct qp_shape shape = {
+        .send_wr = 2 * TOGETHER,
+        .recv_wr = (receiver && opt.sends) || opt.turns ? RECEIVES : 1,
+        .inline_data = opt.is_inline ? 64 : 0,
+        .send_ops = opt.extended && !receiver ? IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_SEND : 0};
 
     endpoint_open(&side->ep, NULL, 0, 65536);
     side->cq = ibv_create_cq(side->ep.context, 2 * RECEIVES, NULL, NULL, 0);
@@ -96,8 +77,7 @@ static void open_side(struct side *side, int fd, bool receiver)
     for (uint32_t i = 0; i < opt.qps; i++) {
         struct contact near;
 
-        side->qp[i] =
-            opt.extended && !receiver ? extended_qp(side) : endpoint_qp(&side->ep, side->cq, side->cq, shape);
+        side->qp[i] = endpoint_qp(&side->ep, side->cq, side->cq, shape);
         side->ex[i] = ibv_qp_to_qp_ex(side->qp[i]);
         near = endpoint_contact(&side->ep, side->qp[i]);
         tell(fd, &near, sizeof(near));

@@ -32,6 +32,7 @@ static struct {
     double seconds;
     uint32_t window; /* WRs in flight per QP */
     uint32_t batch;  /* WRs per post, the last of them signaled */
+    bool extended;   /* posted by ibv_wr_*(), not by ibv_post_send() */
     int cpu[2];
 } opt = {.opcode = IBV_WR_SEND,
          .op = "send",
@@ -45,6 +46,7 @@ static struct {
 
 struct lane {
     struct ibv_qp *qp;
+    struct ibv_qp_ex *ex; /* the same, if opt.extended */
     struct contact far;
     uint32_t flying;
 };
@@ -187,7 +189,29 @@ static void be_target(int fd)
 /* ---- the near side
  * --------------------------------------------------------------------------------------------- */
 
-static void post_batch(const struct sender *s, struct lane *lane, uint64_t index)
+static void post_extended(const struct sender *s, const struct lane *lane, uint64_t index)
+{
+    struct ibv_qp_ex *ex = lane->ex;
+
+    ibv_wr_start(ex);
+    for (uint32_t i = 0; i < opt.batch; i++) {
+        ex->wr_id = index;
+        ex->wr_flags = i + 1 == opt.batch ? IBV_SEND_SIGNALED : 0;
+        if (opt.opcode == IBV_WR_SEND)
+            ibv_wr_send(ex);
+        else if (opt.opcode == IBV_WR_RDMA_WRITE)
+            ibv_wr_rdma_write(ex, lane->far.rkey, lane->far.address);
+        else if (opt.opcode == IBV_WR_RDMA_READ)
+            ibv_wr_rdma_read(ex, lane->far.rkey, lane->far.address);
+        else
+            ibv_wr_atomic_fetch_add(ex, lane->far.rkey, lane->far.address, 1);
+        ibv_wr_set_sge(ex, s->ep->mr->lkey, (uintptr_t)s->ep->buffer, opt.size);
+    }
+    if ((errno = ibv_wr_complete(ex)))
+        give_up("ibv_wr_complete");
+}
+
+static void post_list(const struct sender *s, const struct lane *lane, uint64_t index)
 {
     struct ibv_sge sge = {.addr = (uintptr_t)s->ep->buffer, .length = opt.size, .lkey = s->ep->mr->lkey};
     struct ibv_send_wr wr[POLL_BATCH], *bad;
@@ -212,6 +236,14 @@ static void post_batch(const struct sender *s, struct lane *lane, uint64_t index
     }
     if ((errno = ibv_post_send(lane->qp, wr, &bad)))
         give_up("ibv_post_send");
+}
+
+static void post_batch(const struct sender *s, struct lane *lane, uint64_t index)
+{
+    if (opt.extended)
+        post_extended(s, lane, index);
+    else
+        post_list(s, lane, index);
     lane->flying += opt.batch;
 }
 
@@ -280,6 +312,12 @@ static void nap(double seconds)
 static void be_initiator(const int *fds)
 {
     static struct sender senders[MAX_THREADS];
+    const struct qp_shape shape = {
+        .send_wr = opt.window,
+        .recv_wr = 1,
+        .send_ops = opt.extended ? IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_WRITE |
+                                       IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
+                                 : 0};
     uint64_t first, began, took, moved;
     struct endpoint ep;
     double kept = 0, rate;
@@ -300,8 +338,8 @@ static void be_initiator(const int *fds)
             struct lane *lane = &senders[t].lanes[p];
             struct contact near;
 
-            lane->qp = endpoint_qp(&ep, senders[t].cq, senders[t].cq,
-                                   (struct qp_shape){.send_wr = opt.window, .recv_wr = 1});
+            lane->qp = endpoint_qp(&ep, senders[t].cq, senders[t].cq, shape);
+            lane->ex = opt.extended ? ibv_qp_to_qp_ex(lane->qp) : NULL;
             near = endpoint_contact(&ep, lane->qp);
             hear(fds[p], &lane->far, sizeof(lane->far));
             tell(fds[p], &near, sizeof(near));
@@ -350,7 +388,9 @@ static int usage(const char *name)
     fprintf(stderr,
             "usage: %s [--op send|write|read|faa] [--size BYTES] [--threads N] [--peers M]\n"
             "          [--target poll|sleep|compute] [--seconds S] [--window WRS] [--batch WRS]\n"
-            "          [--cpus NEAR,FAR] [--device NAME] [--gid INDEX]\n"
+            "          [--extended] [--cpus NEAR,FAR] [--device NAME] [--gid INDEX]\n"
+            "--extended: a batch is posted by ibv_wr_start() to ibv_wr_complete(), else by one "
+            "ibv_post_send().\n"
             "A computing target calls no verbs while the clock runs, so it cannot post receives: not with "
             "send.\n",
             name);
@@ -392,7 +432,8 @@ static bool parse(int argc, char **argv)
         {"op", 1, NULL, 'o'},     {"size", 1, NULL, 's'},   {"threads", 1, NULL, 't'},
         {"peers", 1, NULL, 'p'},  {"target", 1, NULL, 'T'}, {"seconds", 1, NULL, 'S'},
         {"window", 1, NULL, 'w'}, {"batch", 1, NULL, 'b'},  {"cpus", 1, NULL, 'c'},
-        {"device", 1, NULL, 'd'}, {"gid", 1, NULL, 'g'},    {NULL, 0, NULL, 0},
+        {"device", 1, NULL, 'd'}, {"gid", 1, NULL, 'g'},    {"extended", 0, NULL, 'x'},
+        {NULL, 0, NULL, 0},
     };
     int c;
 
@@ -429,6 +470,9 @@ static bool parse(int argc, char **argv)
             break;
         case 'g':
             opt.gid_index = atoi(optarg);
+            break;
+        case 'x':
+            opt.extended = true;
             break;
         case 'c':
             if (sscanf(optarg, "%d,%d", &opt.cpu[0], &opt.cpu[1]) != 2)
