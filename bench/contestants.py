@@ -301,7 +301,7 @@ class Table:
         return self.rows[size]
 
     def column(self, size, key):
-        """Of the last round."""
+        """Of this round."""
         return self._row(size)[key]
 
     def latency(self, size):
@@ -310,6 +310,19 @@ class Table:
     def rate(self, size):
         row = self._row(size)
         return row[self.keys[1]] if self.keys[1] else row[self.keys[2]] * 1e9 / size
+
+
+class Exchange(Table):
+    """What a verb must do between two processes, and no library. Further metrics: microseconds of a READ and a fetch-and-add."""
+
+    def __init__(self, bench):
+        super().__init__(bench, 'no library', 'bench_exchange', (8,), 'one_way_us', 'lists_rate', None)
+
+    def read(self, size):
+        return self.column(size, 'read_us')
+
+    def faa(self, size):
+        return self.column(size, 'faa_us')
 
 
 class CacheLine:

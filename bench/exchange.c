@@ -1,15 +1,23 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What SENDs of 8 bytes between two processes cost where no library does more than a verb must: the floor for ib_send_lat and
- * ib_send_bw -l 16. Each end has one QP, a CQ for each queue, and a ring in shared memory to the other. What a verb must do
- * and this does:
+/* What 8 bytes between two processes cost where no library does more than a verb must: the floor for ib_send_lat and
+ * ib_send_bw -l 16, and for ib_read_lat and ib_atomic_lat in memory that both map. Each end has one QP, a CQ for each queue,
+ * and a ring in shared memory to the other. What a verb must do and this does:
  *
  *   post       check the request, its key and the room in the queue; keep it until it is acknowledged; write a record
  *   poll       take records: check them as those of a stranger, the PSN, the receive and its key; place the bytes; write the
  *              completion; acknowledge each run of records; an acknowledgement completes what it covers
  *   all        one lock for each QP and CQ, as every object of a device is thread-safe
+ *   one-sided  check the request, the local key and the room in the queue; name the access in an access slot; check that the
+ *              peer's QP and key are what they were when its memory was mapped, and that the key allows it; load or add;
+ *              check that the owner still waits for the slot, and free it; write the completion, which poll takes
+ *
+ * By the access slot the owner takes its memory back: it changes the generation of the key, and waits until the slot is free
+ * or another access's (take_back(), which is tested at the end). One QP has the slot: so taking it is one locked
+ * instruction, and freeing it a store.
  *
  * It has no other operation, QP type, state, mechanism, event, explanation or peer that sleeps. Pages are populated.
- * Prints the one-way time of an exchange as ib_send_lat makes it, and messages/s of lists of 16, best of so many turns.
+ * Prints the one-way time of an exchange as ib_send_lat makes it, messages/s of lists of 16, and the time of a READ and of a
+ * fetch-and-add from post to polled completion, while the target is idle as in ib_read_lat; best of so many turns.
  *
  * usage: bench_exchange CPU CPU */
 #include "common.h"
@@ -28,12 +36,19 @@ enum {
     WINDOW = 128,
     TURNS = 11,
     EXCHANGES = 50000,
+    ACCESSES = 200000,
+    TAKEN_BACK = 1000,
     MESSAGES = 1600000
 };
 enum {
     OP_SEND = 4,
+    OP_READ = 12,
     OP_ACK = 17,
+    OP_FETCH_ADD = 20,
     IS_SIGNALED = 2,
+    IS_READABLE = 1, /* rights of a key */
+    IS_WRITABLE = 2,
+    IS_ATOMIC = 4,
     QPN = 0x123456,
     KEY = 0x700,
     KEYS = 8,
@@ -54,8 +69,10 @@ struct ring {
 
 struct request {
     uint64_t wr_id;
-    const void *from;
+    void *local;
     uint32_t length, key, opcode, flags;
+    uint64_t address, add; /* one-sided: at the peer */
+    uint32_t rkey;
 };
 
 struct receive {
@@ -76,9 +93,30 @@ struct cq {
 };
 
 struct region {
-    uint32_t key;
+    uint32_t key, rights;
     uintptr_t start;
     size_t length;
+};
+
+/* What the target of one-sided operations shows its peers. A generation is odd while what it belongs to is changed, and
+ * another one afterwards. */
+struct target {
+    struct {
+        _Atomic uint32_t generation;
+        struct region region;
+    } keys[KEYS] __attribute__((aligned(64)));
+    /* Of the QP's state and rights. */
+    _Atomic uint32_t qp_generation __attribute__((aligned(64)));
+    /* The access slot: 0, or the key and the number of the access. An owner that waits no more changes it; this one waits. */
+    _Atomic uint64_t accessed __attribute__((aligned(64)));
+    _Atomic uint64_t word __attribute__((aligned(64))); /* the memory */
+};
+
+/* The peer's key, copied and checked when its memory was mapped here. */
+struct view {
+    uint32_t generation, qp_generation;
+    struct region region;
+    char *base;
 };
 
 static struct end {
@@ -89,6 +127,8 @@ static struct end {
     uint64_t written, room_until, read, told;
     struct ring *out, *in;
     struct region regions[KEYS];
+    struct target *target;
+    struct view view;
     struct request request[DEPTH];
     struct receive receive[DEPTH];
     struct cq send_cq, receive_cq;
@@ -105,12 +145,13 @@ static void release(atomic_flag *lock)
     atomic_flag_clear_explicit(lock, memory_order_release);
 }
 
-static bool key_allows(uint32_t key, const void *at, uint32_t length)
+static bool key_allows(uint32_t key, const void *at, uint32_t length, uint32_t rights)
 {
     const struct region *region = &end.regions[(key >> 8) % KEYS];
     uintptr_t offset = (uintptr_t)at - region->start;
 
-    return region->key == key && offset <= region->length && length <= region->length - offset;
+    return region->key == key && !(rights & ~region->rights) && offset <= region->length &&
+           length <= region->length - offset;
 }
 
 static uint64_t word_of(uint64_t position, uint32_t opcode, uint32_t length)
@@ -137,22 +178,30 @@ static bool write_record(uint32_t opcode, uint32_t psn, const void *from, uint32
     return true;
 }
 
+static bool send_record(const struct request *request)
+{
+    if (request->length - 1 >= LONGEST || !key_allows(request->key, request->local, request->length, 0) ||
+        !write_record(OP_SEND, end.next_psn, request->local, request->length))
+        return false;
+    end.request[end.posted++ % DEPTH] = *request;
+    end.next_psn = (end.next_psn + 1) & 0xffffff;
+    return true;
+}
+
+static bool execute(const struct request *request);
+
+/* False: a request is not posted. */
 static bool __attribute__((noinline)) post_send(const struct request *requests, unsigned count)
 {
     bool posted = true;
 
     acquire(&end.lock);
-    for (unsigned i = 0; i < count; i++) {
+    for (unsigned i = 0; i < count && posted; i++) {
         const struct request *request = &requests[i];
 
-        posted = end.state == 3 && request->opcode == OP_SEND && !(request->flags & ~(unsigned)IS_SIGNALED) &&
-                 request->length - 1 < LONGEST && end.posted - end.completed < DEPTH &&
-                 key_allows(request->key, request->from, request->length) &&
-                 write_record(OP_SEND, end.next_psn, request->from, request->length);
-        if (!posted)
-            break;
-        end.request[end.posted++ % DEPTH] = *request;
-        end.next_psn = (end.next_psn + 1) & 0xffffff;
+        posted = end.state == 3 && !(request->flags & ~(unsigned)IS_SIGNALED) &&
+                 end.posted - end.completed < DEPTH &&
+                 (request->opcode == OP_SEND ? send_record(request) : execute(request));
     }
     release(&end.lock);
     return posted;
@@ -201,7 +250,7 @@ static bool take_send(const struct record *record, uint32_t length, struct compl
 
     if (end.state < 2 || record->psn != end.expected_psn || record->src_qpn != QPN ||
         end.received == end.receives || receive->length < length ||
-        !key_allows(receive->key, receive->to, length))
+        !key_allows(receive->key, receive->to, length, IS_WRITABLE))
         return false;
     memcpy(receive->to, record->payload, length);
     *ret_done = (struct completion){
@@ -275,6 +324,92 @@ static unsigned __attribute__((noinline)) poll_cq(struct cq *cq, unsigned most, 
     return cq->polled != cq->pushed ? take(cq, most, ret_done) : 0;
 }
 
+/* --- one-sided ------------------------------------------------------------------------------------------ */
+
+/* Where this process has the peer's memory; NULL: it is taken back, or the key does not allow the access. Access slot
+ * held. */
+static char *find(const struct request *request, uint32_t rights)
+{
+    const struct view *view = &end.view;
+    uint32_t slot = (request->rkey >> 8) % KEYS;
+    uint64_t offset = request->address - view->region.start;
+
+    if (atomic_load(&end.target->qp_generation) != view->qp_generation ||
+        atomic_load(&end.target->keys[slot].generation) != view->generation ||
+        view->region.key != request->rkey || (rights & ~view->region.rights) ||
+        offset > view->region.length || request->length > view->region.length - offset)
+        return NULL;
+    return view->base + offset;
+}
+
+/* Sequentially consistent, as the loads of the generations are: either these see the owner's change, or take_back() sees the
+ * slot. */
+static uint64_t take_access_slot(uint32_t rkey)
+{
+    uint64_t accessed = (uint64_t)rkey << 32 | end.posted;
+
+    atomic_store(&end.target->accessed, accessed);
+    return accessed;
+}
+
+/* QP lock held. False: it is not executed. */
+static bool execute(const struct request *request)
+{
+    const struct completion done = {
+        .wr_id = request->wr_id,
+        .opcode = request->opcode == OP_READ ? 2 : 4,
+        .length = sizeof(uint64_t),
+        .qpn = QPN,
+    };
+    uint64_t accessed, value = 0;
+    bool is_current;
+    char *there;
+
+    if ((request->opcode != OP_READ && request->opcode != OP_FETCH_ADD) || request->length != sizeof(value) ||
+        !key_allows(request->key, request->local, sizeof(value), IS_WRITABLE) ||
+        (request->opcode == OP_FETCH_ADD && request->address % sizeof(value)) || end.posted != end.completed)
+        return false;
+    accessed = take_access_slot(request->rkey);
+    there = find(request, request->opcode == OP_READ ? IS_READABLE : IS_ATOMIC);
+    if (there && request->opcode == OP_READ)
+        memcpy(&value, there, sizeof(value));
+    else if (there)
+        value = __atomic_fetch_add((uint64_t *)(void *)there, request->add, __ATOMIC_SEQ_CST);
+    atomic_thread_fence(memory_order_acquire);
+    is_current = atomic_load_explicit(&end.target->accessed, memory_order_relaxed) == accessed;
+    atomic_store_explicit(&end.target->accessed, 0, memory_order_release);
+    if (!there || !is_current)
+        return false;
+    memcpy(request->local, &value, sizeof(value));
+    end.posted++;
+    end.completed++;
+    if (request->flags & IS_SIGNALED)
+        push(&end.send_cq, &done, 1);
+    return true;
+}
+
+/* The owner takes the memory back: afterwards nobody accesses it. */
+static void take_back(void)
+{
+    uint64_t first, seen;
+
+    atomic_fetch_add(&end.target->keys[(KEY >> 8) % KEYS].generation, 1);
+    first = seen = atomic_load(&end.target->accessed);
+    while (seen && seen == first)
+        seen = atomic_load_explicit(&end.target->accessed, memory_order_acquire);
+}
+
+static void show_and_map(struct target *target)
+{
+    uint32_t slot = (KEY >> 8) % KEYS;
+
+    target->keys[slot].region =
+        (struct region){KEY, IS_READABLE | IS_ATOMIC, (uintptr_t)&target->word, sizeof(target->word)};
+    end.target = target;
+    end.view = (struct view){atomic_load(&target->keys[slot].generation), atomic_load(&target->qp_generation),
+                             target->keys[slot].region, (char *)&target->word};
+}
+
 /* --- the two ends --------------------------------------------------------------------------------------- */
 
 static char buffers[2][LINE] __attribute__((aligned(64)));
@@ -297,7 +432,7 @@ static void give_receive(void)
 static void send_one(void)
 {
     const struct request request = {
-        .wr_id = 2, .from = buffers[0], .length = 8, .key = KEY, .opcode = OP_SEND, .flags = IS_SIGNALED};
+        .wr_id = 2, .local = buffers[0], .length = 8, .key = KEY, .opcode = OP_SEND, .flags = IS_SIGNALED};
 
     if (!post_send(&request, 1))
         exit(1);
@@ -331,8 +466,12 @@ static double send_lists(void)
     unsigned sent = 0, completed = 0;
 
     for (unsigned i = 0; i < LIST; i++)
-        list[i] = (struct request){
-            .wr_id = i, .from = buffers[0], .length = 8, .key = KEY, .opcode = OP_SEND, .flags = IS_SIGNALED};
+        list[i] = (struct request){.wr_id = i,
+                                   .local = buffers[0],
+                                   .length = 8,
+                                   .key = KEY,
+                                   .opcode = OP_SEND,
+                                   .flags = IS_SIGNALED};
     while (completed < MESSAGES) {
         while (sent < MESSAGES && sent - completed <= WINDOW - LIST && post_send(list, LIST))
             sent += LIST;
@@ -354,6 +493,46 @@ static void receive_lists(void)
     }
 }
 
+/* Sum of what was added, and the value that READs find. */
+static uint64_t added;
+
+static bool access_one(uint32_t opcode)
+{
+    const struct request request = {
+        .wr_id = 3,
+        .local = buffers[1],
+        .length = sizeof(added),
+        .key = KEY,
+        .opcode = opcode,
+        .flags = IS_SIGNALED,
+        .address = end.view.region.start,
+        .add = 1,
+        .rkey = KEY,
+    };
+
+    if (!post_send(&request, 1))
+        return false;
+    await(&end.send_cq);
+    added += opcode == OP_FETCH_ADD;
+    return true;
+}
+
+/* The target is idle. */
+static double access_peer(uint32_t opcode)
+{
+    uint64_t value, began = now_ns();
+    double took;
+
+    for (unsigned i = 0; i < ACCESSES; i++)
+        if (!access_one(opcode))
+            exit(1);
+    took = (double)(now_ns() - began) / ACCESSES;
+    memcpy(&value, buffers[1], sizeof(value));
+    if (value != added - (opcode == OP_FETCH_ADD))
+        exit(1);
+    return took;
+}
+
 static void meet(int fd)
 {
     char byte = 0;
@@ -362,45 +541,90 @@ static void meet(int fd)
         exit(1);
 }
 
+/* The target takes its memory back while the requester adds, and gives it again, so many times. False: more was added after
+ * the memory was taken back. */
+static bool test_taking_back(bool is_requester, int fd)
+{
+    _Atomic uint32_t *generation = &end.target->keys[(KEY >> 8) % KEYS].generation;
+    uint64_t seen;
+    bool good = true;
+
+    meet(fd);
+    for (unsigned i = 0; i < TAKEN_BACK; i++) {
+        if (is_requester) {
+            while (access_one(OP_FETCH_ADD))
+                ;
+            while ((end.view.generation = atomic_load(generation)) & 1)
+                ;
+            continue;
+        }
+        seen = atomic_load(&end.target->word);
+        while (atomic_load(&end.target->word) - seen < 10)
+            ;
+        take_back();
+        seen = atomic_load(&end.target->word);
+        for (unsigned looks = 0; looks < 100; looks++)
+            good &= atomic_load(&end.target->word) == seen;
+        atomic_fetch_add(generation, 1);
+    }
+    meet(fd);
+    return good && (!is_requester || added == atomic_load(&end.target->word));
+}
+
+static void note_least(double *least, double now)
+{
+    *least = *least == 0 || now < *least ? now : *least;
+}
+
 int main(int argc, char **argv)
 {
-    struct ring *rings =
-        mmap(NULL, 2 * sizeof(*rings), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    double one_way = 0, rate = 0;
+    struct shared {
+        struct ring rings[2];
+        struct target target;
+    } *shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    double one_way = 0, rate = 0, read = 0, add = 0;
     pid_t child;
     int fd, status;
 
-    if (argc < 3 || rings == MAP_FAILED) {
+    if (argc < 3 || shared == MAP_FAILED) {
         fprintf(stderr, "usage: %s CPU CPU\n", argv[0]);
         return 2;
     }
-    memset(rings, 0, 2 * sizeof(*rings));
+    memset(shared, 0, sizeof(*shared));
     child = fork_peer(&fd);
     pin(atoi(argv[child ? 1 : 2]));
-    end.out = &rings[child ? 0 : 1];
-    end.in = &rings[child ? 1 : 0];
+    end.out = &shared->rings[child ? 0 : 1];
+    end.in = &shared->rings[child ? 1 : 0];
     end.state = 3;
     end.room_until = SLOTS;
-    end.regions[(KEY >> 8) % KEYS] = (struct region){KEY, (uintptr_t)buffers, sizeof(buffers)};
+    end.regions[(KEY >> 8) % KEYS] = (struct region){KEY, IS_WRITABLE, (uintptr_t)buffers, sizeof(buffers)};
+    show_and_map(&shared->target);
     for (unsigned i = 0; i < DEPTH; i++)
         give_receive();
     for (unsigned i = 0; i < TURNS; i++) {
-        double now;
-
         meet(fd);
-        now = exchange(child != 0);
-        one_way = i == 0 || now < one_way ? now : one_way;
+        note_least(&one_way, exchange(child != 0));
         meet(fd);
         if (child) {
-            now = send_lists();
+            double now = send_lists();
+
             rate = now > rate ? now : rate;
+            meet(fd);
+            note_least(&read, access_peer(OP_READ));
+            note_least(&add, access_peer(OP_FETCH_ADD));
         } else {
             receive_lists();
+            meet(fd);
         }
         meet(fd);
     }
+    if (!test_taking_back(child != 0, fd)) {
+        fprintf(stderr, "memory was accessed after it was taken back\n");
+        return 1;
+    }
     if (!child)
         return 0;
-    printf("size 8 one_way_us %.4f lists_rate %.0f\n", one_way / 1e3, rate * 1e6);
+    printf("size 8 one_way_us %.4f lists_rate %.0f read_us %.4f faa_us %.4f\n", one_way / 1e3, rate * 1e6,
+           read / 1e3, add / 1e3);
     return waitpid(child, &status, 0) == child && status == 0 ? 0 : 1;
 }

@@ -34,7 +34,7 @@ class Samples:
 
     def best(self, name, metric, size):
         got = self.of.get((name, metric, size))
-        return (min if metric == 'latency' else max)(got) if got else None
+        return (max if metric == 'rate' else min)(got) if got else None
 
     def gbps(self, name, size):
         rate = self.median(name, 'rate', size)
