@@ -360,6 +360,30 @@ class Udp(Table):
         return super().latency(size) if size <= 4096 else None  # of one packet
 
 
+class CheckedUdp:
+    """UDP with what RoCEv2 cannot do without: SENDs of 8 bytes to and fro, and a stream of packets of 4 KiB."""
+
+    name = 'UDP with what RoCEv2 must do'
+
+    def __init__(self, bench):
+        self.bench, self.row = bench, None
+
+    def new_round(self):
+        self.row = None
+
+    def _row(self):
+        if self.row is None:
+            words = self.bench.single([self.bench.tool('bench_udp'), '--checked', *map(str, self.bench.cpus)]).split()
+            self.row = dict(zip(words[1::2], map(float, words[2::2])))
+        return self.row
+
+    def latency(self, size):
+        return self._row()['latency_us']
+
+    def rate(self, size):
+        return self._row()['gbps'] * 1e9 / size
+
+
 def memcpy(bench, sizes):
     """Within the cache of one core, as far as that goes."""
     return Table(bench, 'memcpy own cache', 'bench_memcpy', sizes, None, None, 'hot_gbps')

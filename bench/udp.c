@@ -6,9 +6,11 @@
  * address. What RoCEv2 adds to that is the rest. With --between the two are in network namespaces of their
  * own, by the names that ip-netns(8) gives them.
  *
- * --checked: the stream as RC over such sockets cannot do with less. The sender computes the ICRC of each packet, the
- * receiver checks it, copies the payload to its place in a message and acknowledges what a system call has brought, and
- * no more is under way than a window. Nothing is lost, queued, looked up or completed. */
+ * --checked: both as RC over such sockets cannot do with less; nothing is queued, looked up, timed or completed. Of the
+ * stream the sender computes the ICRC of each packet, the receiver checks it, copies the payload to its place in a
+ * message and acknowledges what a system call has brought, and no more is under way than a window. To and fro go SENDs
+ * of 8 bytes: BTH, payload and ICRC are built, and ICRC, address, P_Key, QP number, opcode and PSN checked. Who answers
+ * at once acknowledges by a second packet of the same datagram. */
 #include "common.h"
 
 #include <arpa/inet.h>
@@ -24,6 +26,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/psn.h"
 #include "wire/codec.h"
 #include "wire/icrc.h"
 #include "wire/ipudp.h"
@@ -51,7 +54,7 @@ static const uint64_t STREAM_NS = 300000000;
 
 static char buffer[BATCH][65536];
 
-static void die(const char *what)
+static _Noreturn void die(const char *what)
 {
     perror(what);
     exit(1);
@@ -142,24 +145,29 @@ static struct msghdr described(struct description *description, struct iovec *ve
 
 /* --- to and fro ----------------------------------------------------------------------------------- */
 
-static void receive_polling(struct side *side)
+/* Into buffer[0]; its length. */
+static size_t receive_polling(struct side *side, struct description *ret_description,
+                              struct msghdr *ret_header)
 {
-    struct iovec vector = {buffer[0], sizeof(buffer[0])};
-    struct description description;
-    struct msghdr header;
+    static struct iovec vector = {buffer[0], sizeof(buffer[0])};
+    ssize_t length;
 
     do {
-        header = described(&description, &vector);
-        if (recvmsg(side->receiver, &header, MSG_DONTWAIT) >= 0)
-            return;
+        *ret_header = described(ret_description, &vector);
+        length = recvmsg(side->receiver, ret_header, MSG_DONTWAIT);
+        if (length >= 0)
+            return (size_t)length;
     } while (errno == EAGAIN);
     die("recvmsg");
 }
 
 static void answer(struct side *side, size_t size)
 {
+    struct description description;
+    struct msghdr header;
+
     for (size_t i = 0; i < SAMPLES; i++) {
-        receive_polling(side);
+        receive_polling(side, &description, &header);
         send_one(side, buffer[0], size);
     }
 }
@@ -167,12 +175,14 @@ static void answer(struct side *side, size_t size)
 static double measure_latency(struct side *side, size_t size)
 {
     static uint64_t took[SAMPLES];
+    struct description description;
+    struct msghdr header;
 
     for (size_t i = 0; i < SAMPLES; i++) {
         uint64_t began = now_ns();
 
         send_one(side, buffer[0], size);
-        receive_polling(side);
+        receive_polling(side, &description, &header);
         took[i] = now_ns() - began;
     }
     return (double)median(took, SAMPLES) / 2000;
@@ -329,6 +339,171 @@ static void receive_checked(struct side *side)
     }
 }
 
+/* --- checked, to and fro ---------------------------------------------------------------------------- */
+
+static const uint32_t ACK_REQUEST = 1u << 31;
+enum {
+    PAYLOAD = 8,
+    SEND_LENGTH = BTH_LENGTH + PAYLOAD + ICRC_LENGTH,
+    ACK_LENGTH = BTH_LENGTH + AETH_LENGTH + ICRC_LENGTH,
+    QPN = 0x123456,
+    PKEY = 0xffff,
+    ACK_WITHOUT_CREDITS = 0x1f, /* AETH syndrome */
+};
+
+struct requester_and_responder {
+    /* Of the first and the second packet of a datagram: the kernel numbers what it cuts apart. */
+    struct icrc_path to[2], from[2];
+    struct icrc_memory computed, checked;
+    uint32_t next_psn, acknowledged_psn, expected_psn, received;
+    char payload[PAYLOAD], placed[PAYLOAD];
+};
+
+static void put_gid(uint8_t gid[16], struct in_addr address)
+{
+    memcpy(gid, (const uint8_t[12]){[10] = 0xff, [11] = 0xff}, 12);
+    memcpy(gid + 12, &address, 4);
+}
+
+static void begin_checked(const struct side *side, struct requester_and_responder *ret_qp)
+{
+    memset(ret_qp, 0, sizeof(*ret_qp));
+    for (uint16_t i = 0; i < 2; i++) {
+        ret_qp->to[i] = ret_qp->from[i] = (struct icrc_path){.source_port = path.source_port,
+                                                             .destination_port = path.destination_port,
+                                                             .identification = i,
+                                                             .dont_fragment = true};
+        put_gid(ret_qp->to[i].source, side->address);
+        put_gid(ret_qp->to[i].destination, side->peer.sin_addr);
+        put_gid(ret_qp->from[i].source, side->peer.sin_addr);
+        put_gid(ret_qp->from[i].destination, side->address);
+    }
+    set(side->sender, IPPROTO_UDP, UDP_SEGMENT, SEND_LENGTH);
+}
+
+static void put_headers(uint8_t *packet, enum bth_opcode opcode, uint32_t psn)
+{
+    const uint32_t words[BTH_LENGTH / 4] = {htonl((uint32_t)opcode << 24 | PKEY), htonl(QPN), htonl(psn)};
+
+    memcpy(packet, words, sizeof(words));
+}
+
+static void send_checked(struct side *side, struct requester_and_responder *qp, bool acknowledges)
+{
+    uint8_t packets[SEND_LENGTH + ACK_LENGTH], *ack = packets + SEND_LENGTH;
+    uint32_t aeth = htonl((uint32_t)ACK_WITHOUT_CREDITS << 24 | (qp->received & PSN_MASK));
+
+    put_headers(packets, OP_SEND_ONLY, ACK_REQUEST | qp->next_psn);
+    memcpy(packets + BTH_LENGTH, qp->payload, PAYLOAD);
+    icrc_store(icrc_of_next(&qp->computed, &qp->to[0], packets, SEND_LENGTH), ack - ICRC_LENGTH);
+    qp->next_psn = (qp->next_psn + 1) & PSN_MASK;
+    if (acknowledges) {
+        put_headers(ack, OP_ACKNOWLEDGE, (qp->expected_psn - 1) & PSN_MASK);
+        memcpy(ack + BTH_LENGTH, &aeth, AETH_LENGTH);
+        icrc_store(icrc_of_next(&qp->computed, &qp->to[1], ack, ACK_LENGTH), ack + ACK_LENGTH - ICRC_LENGTH);
+    }
+    send_one(side, packets, acknowledges ? sizeof(packets) : SEND_LENGTH);
+}
+
+/* Is it a SEND? What is neither that nor an acknowledgement of what was sent ends the program. */
+static bool take_packet(struct requester_and_responder *qp, const uint8_t *packet, size_t length,
+                        unsigned number)
+{
+    uint32_t words[BTH_LENGTH / 4], psn;
+
+    if (length < BTH_LENGTH + ICRC_LENGTH || number > 1 ||
+        !icrc_check_next(&qp->checked, &qp->from[number], packet, length))
+        die("ICRC");
+    memcpy(words, packet, sizeof(words));
+    psn = ntohl(words[2]) & PSN_MASK;
+    if (ntohl(words[1]) != QPN || (ntohl(words[0]) & 0xffff) != PKEY)
+        die("QP number or P_Key");
+    if (packet[0] == OP_SEND_ONLY && length == SEND_LENGTH && psn == qp->expected_psn) {
+        memcpy(qp->placed, packet + BTH_LENGTH, PAYLOAD);
+        qp->expected_psn = (psn + 1) & PSN_MASK;
+        qp->received++;
+        return true;
+    }
+    if (packet[0] != OP_ACKNOWLEDGE || length != ACK_LENGTH || packet[BTH_LENGTH] >> 5 ||
+        psn != ((qp->next_psn - 1) & PSN_MASK))
+        die("opcode or PSN");
+    qp->acknowledged_psn = psn;
+    return false;
+}
+
+/* Bytes of each packet but the last: what the kernel put together, it says. ECN marks would be answered by CNPs. */
+static size_t length_of_packets(struct msghdr *header, size_t length)
+{
+    int segment = (int)length;
+
+    for (struct cmsghdr *word = CMSG_FIRSTHDR(header); word; word = CMSG_NXTHDR(header, word)) {
+        if (word->cmsg_level == IPPROTO_UDP && word->cmsg_type == UDP_GRO)
+            memcpy(&segment, CMSG_DATA(word), sizeof(segment));
+        if (word->cmsg_level == IPPROTO_IP && word->cmsg_type == IP_TOS && (*CMSG_DATA(word) & 3) == 3)
+            die("congestion");
+    }
+    return segment > 0 ? (size_t)segment : length;
+}
+
+/* Until a SEND has come. */
+static void take_send(struct side *side, struct requester_and_responder *qp)
+{
+    struct description description;
+    struct msghdr header;
+    bool taken = false;
+
+    while (!taken) {
+        size_t length = receive_polling(side, &description, &header),
+               each = length_of_packets(&header, length);
+        const uint8_t *packet = (const uint8_t *)buffer[0];
+
+        if (description.source.sin_addr.s_addr != side->peer.sin_addr.s_addr)
+            die("address");
+        for (unsigned number = 0; length; number++) {
+            size_t size = each < length ? each : length;
+
+            taken |= take_packet(qp, packet, size, number);
+            packet += size;
+            length -= size;
+        }
+    }
+}
+
+static void answer_checked(struct side *side)
+{
+    struct requester_and_responder qp;
+
+    begin_checked(side, &qp);
+    for (size_t i = 0; i < SAMPLES; i++) {
+        take_send(side, &qp);
+        memcpy(qp.payload, qp.placed, PAYLOAD);
+        send_checked(side, &qp, true);
+    }
+    set(side->sender, IPPROTO_UDP, UDP_SEGMENT, 0);
+}
+
+static double measure_checked_latency(struct side *side)
+{
+    static uint64_t took[SAMPLES];
+    struct requester_and_responder qp;
+
+    begin_checked(side, &qp);
+    for (size_t i = 0; i < SAMPLES; i++) {
+        uint64_t began = now_ns();
+
+        memcpy(qp.payload, &began, PAYLOAD);
+        send_checked(side, &qp, i > 0);
+        take_send(side, &qp);
+        took[i] = now_ns() - began;
+        if (memcmp(qp.placed, &began, PAYLOAD))
+            die("the answer");
+    }
+    set(side->sender, IPPROTO_UDP, UDP_SEGMENT, 0);
+    if (qp.acknowledged_psn != SAMPLES - 1)
+        die("acknowledgement");
+    return (double)median(took, SAMPLES) / 2000;
+}
+
 /* The word may have been said several times. */
 static void empty(struct side *side)
 {
@@ -409,8 +584,10 @@ int main(int argc, char **argv)
         if (prctl(PR_SET_PDEATHSIG, SIGKILL))
             die("prctl");
         pin(atoi(argv[2]));
-        if (checked)
+        if (checked) {
+            answer_checked(&sides[1]);
             receive_checked(&sides[1]);
+        }
         for (int i = 3; i < argc; i++) {
             answer(&sides[1], packet_of(argv[i]));
             count_stream(&sides[1]);
@@ -421,8 +598,11 @@ int main(int argc, char **argv)
         _exit(0);
     }
     pin(atoi(argv[1]));
-    if (checked)
-        printf("checked gbps %.3f\n", stream_checked(&sides[0]));
+    if (checked) {
+        double latency = measure_checked_latency(&sides[0]);
+
+        printf("checked latency_us %.3f gbps %.3f\n", latency, stream_checked(&sides[0]));
+    }
     for (int i = 3; i < argc; i++) {
         size_t packet = packet_of(argv[i]);
         double latency = measure_latency(&sides[0], packet), gbps;
