@@ -78,7 +78,7 @@ static void check(const struct ring_reader *reader, const struct packet *packet)
 static void check_peeked(const struct packet *packet, const struct lane_small *small, bool peeked)
 {
     bool ack = packet->opcode == OP_ACKNOWLEDGE;
-    unsigned flags = ack ? 0 : PACKET_SOLICITED | PACKET_ACK_REQUEST;
+    unsigned flags = ack ? PACKET_COMPLETES : PACKET_SOLICITED | PACKET_ACK_REQUEST;
     bool is_small = (ack || packet->opcode == OP_SEND_ONLY || packet->opcode == OP_SEND_ONLY_IMM) &&
                     !(packet->flags & ~flags) && packet->payload_length <= LANE_SMALL;
 

@@ -11,7 +11,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/processors.h"
 #include "engine/core/busy_poll.h"
 #include "engine/core/core.h"
 #include "engine/core/engine.h"
@@ -43,12 +42,6 @@ int __real_sys_epoll_wait(int epoll, struct epoll_event *events, int most, ns_t 
 ns_t __wrap_sys_now(void);
 int __wrap_sys_epoll_wait(int epoll, struct epoll_event *events, int most, ns_t timeout_ns);
 void __wrap_direct_run(void);
-bool __wrap_processor_is_free(void);
-
-bool __wrap_processor_is_free(void)
-{
-    return false;
-}
 
 ns_t __wrap_sys_now(void)
 {
@@ -65,6 +58,16 @@ void __wrap_direct_run(void)
         helper_kick();
         atomic_fetch_add(&away, 10 * NS_PER_MS);
     }
+}
+
+/* Looks come late while the helper thread is to look seldom. */
+static int wait_for(int epoll, struct epoll_event *events, int most, ns_t timeout_ns)
+{
+    int count = __real_sys_epoll_wait(epoll, events, most, timeout_ns);
+
+    if (!count && timeout_ns != NS_NEVER && (atomic_load(&rings) || atomic_load(&owes)))
+        atomic_fetch_add(&away, GLANCE_DELAY + NS_PER_US);
+    return count;
 }
 
 int __wrap_sys_epoll_wait(int epoll, struct epoll_event *events, int most, ns_t timeout_ns)
@@ -87,13 +90,13 @@ int __wrap_sys_epoll_wait(int epoll, struct epoll_event *events, int most, ns_t 
             atomic_store(&rings, false);
             sem_post(&answered);
         }
-        count = __real_sys_epoll_wait(epoll, events, most, timeout_ns);
+        count = wait_for(epoll, events, most, timeout_ns);
         if (count > 0)
             atomic_store(&read_by_writer, local_attention_word());
         return count;
     }
     if (timeout_ns != NS_NEVER || !atomic_load(&requested))
-        return __real_sys_epoll_wait(epoll, events, most, timeout_ns);
+        return wait_for(epoll, events, most, timeout_ns);
     count = __real_sys_epoll_wait(epoll, events, most, 0);
     if (count)
         return count;

@@ -8,7 +8,7 @@
  *   asleep    no application thread polls and no packets arrive: writers ring the doorbell; no CPU time is used
  *
  * Some applications poll and yet leave packets in the rings: they spin on memory that an RDMA WRITE is to change, and
- * poll only for their own completions. The helper thread detects that by packets that stay (packets_are_left()); it
+ * poll only for their own completions. The helper thread detects that by packets that stay (trust.c); it
  * then ignores polls for a while ("distrust") and works on every doorbell. */
 #include <errno.h>
 #include <pthread.h>
@@ -29,6 +29,7 @@
 #include "engine/core/core.h"
 #include "engine/core/engine.h"
 #include "engine/core/explainer.h"
+#include "engine/core/trust.h"
 #include "engine/direct/direct.h"
 #include "engine/host/interfaces.h"
 #include "engine/host/packet_socket.h"
@@ -40,19 +41,8 @@
 /* A thread that polled within this time and is still inside of the library counts as polling: on a slow
  * processor one poll with many packets may take longer than TICK_MS. */
 #define LONG_POLL_NS (20 * NS_PER_MS)
-/* An application that spins on its CQ polls sooner than this. */
-#define PATIENCE_NS (10 * NS_PER_US)
-/* An application that polls, and works on its memory between two polls, takes packets within this much of its processor
- * time (to write or read a buffer of 1 MiB takes 0.1 ms). If the helper thread polled meanwhile, it would take the
- * processor from an application that has only one. */
-#define AWAY_NS (500 * NS_PER_US)
 /* Instead of TICK_MS while packets have been found to stay. */
 #define SUSPECT_MS 1
-/* After polls without a gap of PATIENCE_NS for so long, polls are trusted again. */
-#define STEADY_NS (200 * NS_PER_US)
-/* How long polls are not trusted after packets were left; doubles each time. */
-#define DISTRUST_MIN_NS (4 * NS_PER_MS)
-#define DISTRUST_MAX_NS NS_PER_S
 
 static struct lock start_lock = LOCK_INIT;
 static _Atomic bool running;
@@ -72,96 +62,6 @@ void helper_kick(void)
         log_error("cannot wake the helper thread (write to its eventfd: %s; has the program closed file "
                   "descriptors of SoftHCA?): retransmissions, and progress while no thread polls, come late",
                   strerror((int)-error));
-}
-
-static uint32_t application_polls(void)
-{
-    return atomic_load_explicit(&progress_application_polls, memory_order_relaxed);
-}
-
-static struct {
-    ns_t until, length; /* polls are ignored before `until`; how long the last distrust lasted */
-} distrust;
-
-static bool trusted(ns_t now)
-{
-    return now >= distrust.until;
-}
-
-static ns_t clock_of(clockid_t clock)
-{
-    struct timespec time = {0};
-
-    clock_gettime(clock, &time);
-    return (ns_t)time.tv_sec * NS_PER_S + (ns_t)time.tv_nsec;
-}
-
-/* Processor time of all other threads of the process. */
-static ns_t application_ran(void)
-{
-    return clock_of(CLOCK_PROCESS_CPUTIME_ID) - clock_of(CLOCK_THREAD_CPUTIME_ID);
-}
-
-/* The last look found packets in the rings, and no thread inside of the library: the counters at that time. */
-static struct {
-    bool active;
-    uint32_t polls, packets;
-    ns_t ran;
-} suspicion;
-
-/* Do packets stay in the rings while application threads run but do not take them? A thread that does not get a
- * processor cannot poll, so only processor time counts (AWAY_NS). It takes two looks: between two polls, an application
- * may post, or work on messages, for a while. */
-static bool packets_are_left(void)
-{
-    uint32_t polls = application_polls();
-    uint32_t packets = atomic_load_explicit(&progress_packets, memory_order_relaxed);
-    bool left;
-
-    rundown_enter();
-    left = local_has_packets() ||
-           (atomic_load_explicit(&udp_has_sockets, memory_order_relaxed) && udp_has_packets());
-    rundown_exit();
-    if (!left || rundown_others_are_inside()) {
-        suspicion.active = false;
-        return false;
-    }
-    if (suspicion.active && suspicion.polls == polls && suspicion.packets == packets)
-        return application_ran() - suspicion.ran >= AWAY_NS;
-    suspicion.active = true;
-    suspicion.polls = polls;
-    suspicion.packets = packets;
-    suspicion.ran = application_ran();
-    return false;
-}
-
-static void lose_trust(ns_t now)
-{
-    /* After a long time without distrust, distrust starts at its minimum again. */
-    if (now > distrust.until + DISTRUST_MAX_NS)
-        distrust.length = 0;
-    distrust.length = distrust.length ? min_of(distrust.length * 2, DISTRUST_MAX_NS) : DISTRUST_MIN_NS;
-    distrust.until = now + distrust.length;
-    suspicion.active = false;
-}
-
-/* How steadily application threads poll while the helper thread works: steady polls end the distrust. */
-struct steadiness {
-    uint32_t polls;
-    ns_t last_poll, since; /* no gap in polls since then */
-};
-
-static bool polls_are_steady(struct steadiness *steadiness, ns_t now)
-{
-    uint32_t polls = application_polls();
-
-    if (now - steadiness->last_poll > PATIENCE_NS)
-        steadiness->since = now;
-    if (polls != steadiness->polls) {
-        steadiness->polls = polls;
-        steadiness->last_poll = now;
-    }
-    return now - steadiness->since > STEADY_NS;
 }
 
 /* A peer rang a channel since the last look: the thread that it wakes may come later. Helper thread. */
@@ -241,7 +141,7 @@ static void work(void)
     struct steadiness steadiness = {application_polls(), now, now};
     uint32_t polls = steadiness.polls;
 
-    while (!trusted(now) || application_polls() == polls) {
+    while (!trust_holds(now) || application_polls() == polls) {
         bool busy, rung = false;
 
         /* A stream of packets must not keep timers, handshakes and deaths of peers waiting. This comes first: it also takes
@@ -253,8 +153,8 @@ static void work(void)
         busy = take_packets();
         direct_run();
         now = sys_now();
-        if (!trusted(now) && polls_are_steady(&steadiness, now)) {
-            distrust.until = now;
+        if (!trust_holds(now) && trust_polls_are_steady(&steadiness, now)) {
+            trust_again(now);
             return;
         }
         if (busy) {
@@ -304,7 +204,7 @@ static bool work_until_quiet(void)
 
     do {
         work();
-        if (trusted(sys_now()) && application_polls() != polls)
+        if (trust_holds(sys_now()) && application_polls() != polls)
             return false;
         local_helper_sleeps(true);
         quiet = local_prepare_sleep(ATTENTION_ASLEEP);
@@ -436,7 +336,7 @@ static ns_t pause_while_watching(void)
     if (cq_armed_count || called.active || helper_saw_arming())
         return atomic_load_explicit(&udp_has_sockets, memory_order_relaxed) ? GLANCE_SHORT
                                                                             : glance_pause(&glance);
-    return (suspicion.active ? SUSPECT_MS : TICK_MS) * NS_PER_MS;
+    return (trust_suspects() ? SUSPECT_MS : TICK_MS) * NS_PER_MS;
 }
 
 /* Does something wait for the next look that nobody wakes this thread for? A thread that was called takes what lies there. Where
@@ -485,10 +385,10 @@ static bool check(struct polling *polling, ns_t now)
         network_flush_delayed(); /* a thread that polls does that itself, and may be about to reply */
     else if (!helper_saw_arming())
         udp_disarm();
-    watching = polled && trusted(now);
+    watching = polled && trust_holds(now);
     /* A program that sleeps leaves packets in the rings as long as its channel was not rung. */
-    if (!helper_saw_arming() && (watching || suspicion.active) && packets_are_left()) {
-        lose_trust(now);
+    if (!helper_saw_arming() && (watching || trust_suspects()) && trust_packets_are_left()) {
+        trust_lose(now);
         watching = false;
     }
     late = watching && woken_thread_is_late();
@@ -647,7 +547,7 @@ void helper_after_fork_in_child(void)
     timers_after_fork_in_child();
     close_descriptors();
     lock_init(&start_lock);
-    suspicion.active = false;
+    trust_after_fork_in_child();
     atomic_store_explicit(&looks_seldom, false, memory_order_relaxed);
     atomic_store_explicit(&running, false, memory_order_relaxed);
 }
