@@ -20,9 +20,9 @@
 #include "local/start.h"
 #include "wire/opcode.h"
 
-/* Of the descriptors that this process may have, one in so many is of a peer's channel at most. For further channels the
- * helper thread of the peer is rung. */
-#define PEER_CHANNELS_SHARE 4u
+/* So many channels of peers are kept, and more as long as half of the descriptors that this process may have are free, which
+ * the number of a new one says. For further channels the helper thread of the peer is rung. */
+#define PEER_CHANNELS_MIN 64u
 
 _Static_assert(LINKS_MAX <= NOTIFY_LINKS, "a bit for each link");
 
@@ -342,7 +342,8 @@ static bool accept_channel(struct link *link, const struct link_offer *offer, in
         return false;
     source = &peer->channels[offer->channel].source;
     if (source->fd < 0) {
-        if (atomic_load_explicit(&peer_channels, memory_order_relaxed) >= fd_limit() / PEER_CHANNELS_SHARE)
+        if (atomic_load_explicit(&peer_channels, memory_order_relaxed) >= PEER_CHANNELS_MIN &&
+            (uint32_t)fd >= fd_limit() / 2)
             return false;
         atomic_fetch_add_explicit(&peer_channels, 1, memory_order_relaxed);
         source->fd = fd;
