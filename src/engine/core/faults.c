@@ -23,6 +23,10 @@ static struct lock lock = LOCK_INIT; /* a leaf; guards all below */
 static struct inject_strike strikes[STRIKES];
 static unsigned strike_count;
 
+/* Held while strikes are told, so that who ends the process waits until they are; `lock` is below it. */
+static struct lock telling = LOCK_INIT;
+static __thread bool tells; /* this thread holds it, and the program that it tells may call us */
+
 /* One change of the plan at a time; contexts_lock and QP locks are below it. */
 static struct lock change_lock = LOCK_INIT;
 static void (*_Atomic changed)(void);
@@ -111,7 +115,9 @@ void faults_start(void)
 void faults_after_fork_in_child(void)
 {
     lock_init(&lock);
+    lock_init(&telling);
     lock_init(&change_lock);
+    tells = false;
     strike_count = 0;
     atomic_store_explicit(&inject_plan, NULL, memory_order_release);
 }
@@ -284,10 +290,14 @@ void faults_tell(void)
     struct inject_strike strike;
     int saved = errno;
 
-    if (!inject_loaded())
+    if (!inject_loaded() || tells)
         return;
+    lock_acquire(&telling);
+    tells = true;
     while (next(&strike))
         explainer_tell_strike(&strike);
+    tells = false;
+    lock_release(&telling);
     errno = saved;
 }
 
