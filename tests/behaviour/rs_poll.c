@@ -267,6 +267,28 @@ static void closing_wakes_who_polls(void **state)
     rs_pair_close(&pair);
 }
 
+static void closing_at_any_moment_wakes_who_polls(void **state)
+{
+    enum { ROUNDS = 200, STEP_NS = 1000 };
+
+    for (int round = 0; round < ROUNDS; round++) {
+        struct polling polling = {.count = 1};
+        struct caller caller;
+        struct rs_pair pair;
+        uint64_t began;
+
+        rs_pair_open(&pair);
+        polling.watched[0] = (struct pollfd){.fd = pair.near.fd, .events = POLLIN};
+        caller_start(&caller, poll_for_ever, &polling);
+        began = now_ns();
+        while (now_ns() - began < (uint64_t)round * STEP_NS) {
+        }
+        rs_close(&pair.near);
+        assert_int_equal(caller_finish(&caller), 1);
+        rs_pair_close(&pair);
+    }
+}
+
 /* One of them reads the completion event; nobody else hears of it from the kernel. */
 static void all_who_sleep_in_one_hear_of_it(void **state)
 {
@@ -423,6 +445,7 @@ int main(int argc, char **argv)
         TEST(sleeping_ends_with_the_peer),
         TEST(a_hangup_is_told_when_all_is_read),
         TEST(closing_wakes_who_polls),
+        TEST(closing_at_any_moment_wakes_who_polls),
         TEST(all_who_sleep_in_one_hear_of_it),
         TEST(a_reader_and_a_poller_do_not_lose_each_other),
         TEST(a_signal_interrupts),

@@ -153,8 +153,12 @@ static void poll_rsockets(struct poll *poll)
         struct pollfd *fd = &poll->fds[i];
         struct rsocket *rsocket;
 
-        if (fd->fd < 0 || !rsocket_is_one(fd->fd))
+        if (fd->fd < 0)
             continue;
+        if (!rsocket_is_one(fd->fd)) {
+            poll->has_others = true; /* maybe only now: it was closed meanwhile, which poll(2) tells */
+            continue;
+        }
         fd->revents = POLLNVAL;
         if (rsocket_enter(fd->fd, &rsocket))
             continue;
