@@ -20,7 +20,7 @@
 #include "local/start.h"
 #include "wire/opcode.h"
 
-/* So many channels of peers are kept, and more as long as half of the descriptors that this process may have are free, which
+/* So many channels of peers are kept, and more as long as a quarter of the descriptors that this process may have is free, which
  * the number of a new one says. For further channels the helper thread of the peer is rung. */
 #define PEER_CHANNELS_MIN 64u
 
@@ -343,7 +343,7 @@ static bool accept_channel(struct link *link, const struct link_offer *offer, in
     source = &peer->channels[offer->channel].source;
     if (source->fd < 0) {
         if (atomic_load_explicit(&peer_channels, memory_order_relaxed) >= PEER_CHANNELS_MIN &&
-            (uint32_t)fd >= fd_limit() / 2)
+            (uint32_t)fd >= fd_limit() / 4 * 3)
             return false;
         atomic_fetch_add_explicit(&peer_channels, 1, memory_order_relaxed);
         source->fd = fd;
