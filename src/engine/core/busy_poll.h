@@ -17,7 +17,7 @@
  * glance: how long it waits between two such looks. Where threads wait for a processor, each look takes one from them, and a
  * thread that was called comes late for that reason alone: with 64 processes on two processors, half of all switches between
  * threads were looks that found nothing. That they wait is seen in how late the looks themselves come: of these, two in
- * three were GLANCE_DELAY late; on a machine that is idle none is.
+ * three were GLANCE_DELAY late; on a machine that is idle one in a hundred is.
  *
  *   GLANCE_SHORT  as a rule
  *   GLANCE_LONG   where looks come late: each that does doubles it, each that does not halves it

@@ -244,6 +244,7 @@ static bool woken_thread_is_late(void)
     bool left = (attention == ATTENTION_RUNG || (attention == ATTENTION_AWAKE && cq_armed_count)) &&
                 packets_lie_there();
     bool again = left && called.active && called.polls == polls && called.packets == packets;
+
     called.active = left;
     called.polls = polls;
     called.packets = packets;
@@ -328,7 +329,7 @@ static bool may_sleep_now(void)
            !atomic_load_explicit(&udp_has_sockets, memory_order_relaxed);
 }
 
-/* Instead of TICK_MS where threads sleep on channels. */
+/* Until the next look. */
 static ns_t pause_while_watching(void)
 {
     if (local_has_ring_due() || network_ack_is_pending())

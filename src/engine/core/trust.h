@@ -12,6 +12,7 @@ static inline uint32_t application_polls(void)
     return atomic_load_explicit(&progress_application_polls, memory_order_relaxed);
 }
 
+/* Are polls trusted now? */
 bool trust_holds(ns_t now);
 /* Do packets stay in the rings while application threads run but do not take them? A thread that does not get a
  * processor cannot poll, so only processor time counts (AWAY_NS). It takes two looks: between two polls, an application
