@@ -50,7 +50,7 @@ static void who_ends_the_process_waits_for_who_tells(void **state)
     while (sem_wait(&tells) != 0) {
     }
     sem_post(&ends);
-    faults_tell();
+    faults_tell_idle();
     assert_int_equal(atomic_load(&told), 1);
     assert_int_equal(pthread_join(thread, NULL), 0);
 }

@@ -2,6 +2,7 @@
 #include "engine/core/faults.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,9 +24,9 @@ static struct lock lock = LOCK_INIT; /* a leaf; guards all below */
 static struct inject_strike strikes[STRIKES];
 static unsigned strike_count;
 
-/* Held while strikes are told, so that who ends the process waits until they are; `lock` is below it. */
-static struct lock telling = LOCK_INIT;
-static __thread bool tells; /* this thread holds it, and the program that it tells may call us */
+/* Threads that tell strikes: who ends the process waits for them. No lock, because a handler of the program may call verbs. */
+static _Atomic unsigned tellers;
+static __thread unsigned tells; /* this thread is so many of them */
 
 /* One change of the plan at a time; contexts_lock and QP locks are below it. */
 static struct lock change_lock = LOCK_INIT;
@@ -115,9 +116,9 @@ void faults_start(void)
 void faults_after_fork_in_child(void)
 {
     lock_init(&lock);
-    lock_init(&telling);
     lock_init(&change_lock);
-    tells = false;
+    atomic_store_explicit(&tellers, 0, memory_order_relaxed);
+    tells = 0;
     strike_count = 0;
     atomic_store_explicit(&inject_plan, NULL, memory_order_release);
 }
@@ -290,14 +291,14 @@ void faults_tell(void)
     struct inject_strike strike;
     int saved = errno;
 
-    if (!inject_loaded() || tells)
+    if (!inject_loaded())
         return;
-    lock_acquire(&telling);
-    tells = true;
+    tells++;
+    atomic_fetch_add(&tellers, 1); /* before a strike leaves the list; partner: faults_tell_idle() */
     while (next(&strike))
         explainer_tell_strike(&strike);
-    tells = false;
-    lock_release(&telling);
+    atomic_fetch_sub(&tellers, 1);
+    tells--;
     errno = saved;
 }
 
@@ -306,6 +307,8 @@ void faults_tell_idle(void)
     struct inject_plan *plan = inject_loaded();
 
     faults_tell();
+    while (atomic_load(&tellers) > tells)
+        sched_yield();
     for (uint32_t i = 0; plan && i < plan->count; i++) {
         if (!atomic_load_explicit(&plan->faults[i]->struck, memory_order_relaxed))
             explainer_tell_strike(&(struct inject_strike){
