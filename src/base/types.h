@@ -15,6 +15,7 @@ typedef uint64_t ns_t;
 #define CACHE_LINE    64
 #define cache_aligned __attribute__((aligned(CACHE_LINE)))
 #define cold_path     __attribute__((cold, noinline))
+#define always_inline inline __attribute__((always_inline))
 #define likely(x)     __builtin_expect(!!(x), 1)
 #define unlikely(x)   __builtin_expect(!!(x), 0)
 

@@ -3,9 +3,9 @@
 #include <errno.h>
 #include <sched.h>
 
-#include "base/prefetch.h"
 #include "local/link.h"
 #include "local/notify.h"
+#include "local/small.h"
 #include "local/start.h"
 
 struct lane *link_lane(struct link *link, uint32_t local_qpn)
@@ -18,10 +18,7 @@ struct link *lane_link(struct lane *lane)
     return lane->link;
 }
 
-void *lane_owner_data(struct lane *lane)
-{
-    return lane->owner_data;
-}
+static_assert(offsetof(struct lane, owner_data) == LANE_OWNER_AT, "lane_owner_data()");
 
 bool lane_is_blocked(const struct lane *lane)
 {
@@ -50,6 +47,7 @@ static int cold_path send_failed(struct lane *lane, int error, const struct pack
 int lane_send(struct lane *lane, const struct packet *packet, const struct iovec *gather,
               unsigned gather_count)
 {
+    const char *next;
     int error;
 
     if (unlikely(!link_is_up(lane->link)))
@@ -58,63 +56,10 @@ int lane_send(struct lane *lane, const struct packet *packet, const struct iovec
     error = ring_write(&lane->writer, packet, gather, gather_count);
     if (unlikely(error))
         error = send_failed(lane, error, packet, gather, gather_count);
-    atomic_store_explicit(&lane->prefetch_at, (const char *)ring_at(lane->writer.data, lane->writer.position),
-                          memory_order_relaxed);
+    next = (const char *)ring_at(lane->writer.data, lane->writer.position);
     lock_release(&lane->transmit_lock);
+    lane_prefetch(next);
     return error;
-}
-
-bool lane_begin(struct lane *lane)
-{
-    if (unlikely(!link_is_up(lane->link)))
-        return false;
-    lock_acquire(&lane->transmit_lock);
-
-    return true;
-}
-
-bool lane_put(struct lane *lane, const struct lane_small *small)
-{
-    return ring_put(&lane->writer, small);
-}
-
-static inline bool end(struct lane *lane)
-{
-    atomic_store_explicit(&lane->prefetch_at, (const char *)ring_at(lane->writer.data, lane->writer.position),
-                          memory_order_relaxed);
-    /* The fence is that of lane_ring(), with the same partners. */
-    lock_release_and_fence(&lane->transmit_lock);
-    return unlikely(atomic_load_explicit(&lane->ring_due, memory_order_relaxed)) || lane_reader_sleeps(lane);
-}
-
-bool lane_end(struct lane *lane)
-{
-    ring_publish_held(&lane->writer);
-    return end(lane);
-}
-
-bool lane_put_alone(struct lane *lane, const struct lane_small *small, bool *ret_rings)
-{
-    bool sent;
-
-    if (unlikely(!link_is_up(lane->link)))
-        return false;
-    lock_acquire(&lane->transmit_lock);
-    sent = ring_put_alone(&lane->writer, small);
-    *ret_rings |= end(lane);
-    return sent;
-}
-
-/* A small record takes one line. Publishing it also writes a zero into the line behind it, which the reader's cache
- * holds since the last lap. So this prefetches that line, and the one behind it for the next record. Not the record's own: a
- * reader that waits for it would take it back before it is written. */
-void lane_prefetch(const struct lane *lane)
-{
-    /* An integer, because it is 0 before the first record, and the lines behind it may be outside of the ring. */
-    uintptr_t ahead = (uintptr_t)atomic_load_explicit(&lane->prefetch_at, memory_order_relaxed);
-
-    for (uintptr_t line = ahead + GRANULE; line <= ahead + 2 * GRANULE; line += GRANULE)
-        prefetch_for_write((const void *)line);
 }
 
 void lane_revoke(struct lane *lane)

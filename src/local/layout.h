@@ -62,7 +62,7 @@ enum reader_sleeps {
 /* Words of different writers or purposes are in different lines, so that polling one does not delay another. */
 struct ring_control {
     /* Written by the reader: the writer may overwrite all bytes before this position. Updated in steps. Released by
-     * publish_position(), acquired by refresh_consumed(). */
+     * ring_publish_position(), acquired by ring_refresh_consumed(). */
     _Atomic uint64_t consumed cache_aligned;
     /* enum reader_sleeps. Set by the reader before it stops polling (ring_arm_reader()); the writer that resets it to
      * 0 rings (lane_ring()). A full fence on both sides. */
@@ -96,6 +96,8 @@ static_assert(sizeof(struct ring_control) == 4 * CACHE_LINE, "control lines are 
 static_assert(LAYOUT_RINGS * sizeof(struct ring_control) <= LAYOUT_ACCESS_SLOTS,
               "all control lines are in the first page");
 static_assert(LAYOUT_ACCESS_SLOTS + 2 * (LOCAL_ACCESS_SLOTS + 1) * CACHE_LINE <= LAYOUT_CONTROL, "");
+
+#define RECORD_QPN_MASK 0xffffffu
 
 struct record_header {
     _Atomic uint64_t word;   /* released by publish_record(), acquired by find_record() */

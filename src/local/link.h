@@ -55,8 +55,6 @@ struct lane {
     _Atomic bool copies;
     struct lock transmit_lock cache_aligned;
     struct ring_writer writer; /* transmit_lock */
-    /* Where the next record will probably go. Written under transmit_lock; read by any thread. */
-    _Atomic(const char *) prefetch_at;
     /* lane_ring_later(): number of the helper's check at which the doorbell was delayed; 0: none is delayed. */
     _Atomic uint32_t ring_due;
     uint8_t ring_at_once;      /* so many of the next doorbells are not delayed; receive_lock */

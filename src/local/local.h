@@ -179,7 +179,11 @@ struct link *lane_link(struct lane *lane);
 /* LANE_OWNER_BYTES of the engine's in each lane: aligned to a cache line, zero at first, and there as long as the link,
  * so that no packet has to allocate them. */
 #define LANE_OWNER_BYTES 256u
-void *lane_owner_data(struct lane *lane);
+#define LANE_OWNER_AT    256u /* asserted in lane.c */
+static inline void *lane_owner_data(struct lane *lane)
+{
+    return (char *)lane + LANE_OWNER_AT;
+}
 bool link_is_self(const struct link *link);
 /* True if this process may send payload by reference on the link: the peer can read its memory, as the handshake has
  * probed. On the link to ourselves always, unless SOFTHCA_LOCAL=ring. */
@@ -257,35 +261,9 @@ uint32_t local_reference_from(void);
  * transmit lock. Does not ring the doorbell: see lane_ring(). */
 int lane_send(struct lane *lane, const struct packet *packet, const struct iovec *gather,
               unsigned gather_count);
-/* Of small messages nearly all packets are one of these: a SEND of RC in one packet of at most LANE_SMALL bytes, with or
- * without immediate data, or an acknowledgement of RC. Neither carries an acknowledgement of the other direction. */
+/* Bytes: the longest payload of a small packet (local/small.h). */
 #define LANE_SMALL 256u
-struct lane_small {
-    uint8_t opcode;   /* OP_SEND_ONLY, OP_SEND_ONLY_IMM, OP_ACKNOWLEDGE */
-    uint8_t flags;    /* PACKET_SOLICITED, PACKET_ACK_REQUEST */
-    uint8_t syndrome; /* as in struct packet, like all that follows */
-    uint16_t pkey;
-    uint32_t dest_qpn, src_qpn;
-    psn_t psn;
-    uint32_t dest_ifindex;
-    uint32_t argument; /* imm_data, or the acknowledgement's msn */
-    uint32_t length;   /* of the payload; 0: an acknowledgement */
-    uint32_t granules; /* received: of the record */
-    const void *payload;
-};
-/* Writes several of them under one lock: lane_begin(); lane_put() for each; lane_end(), which publishes all at once. In a
- * rundown section. False: the link is down, and lane_end() must not be called. */
-bool lane_begin(struct lane *lane);
-/* False: the ring has no space, or only behind its end; nothing was written, and lane_send() may do it. */
-bool lane_put(struct lane *lane, const struct lane_small *small);
-/* True: lane_ring() has to be called, because the reader sleeps, or its doorbell was delayed. */
-bool lane_end(struct lane *lane);
-/* All three for one packet that is alone. False: the link is down, or as lane_put(). *ret_rings becomes true as lane_end()
- * would return it. */
-bool lane_put_alone(struct lane *lane, const struct lane_small *small, bool *ret_rings);
 
-/* Prefetches the lines that the next record will take. */
-void lane_prefetch(const struct lane *lane);
 /* Does the reader of the lane sleep, or wait to be rung? A guess, without a fence. */
 bool lane_reader_sleeps(const struct lane *lane);
 /* Rings the doorbell if the reader of the lane sleeps. Once after a batch of lane_send(), without locks. */
@@ -295,12 +273,23 @@ void lane_ring(struct lane *lane);
  * acknowledgement that its next request can carry). Rings at once if the lane was overdue lately. Under the receive
  * lock. */
 void lane_ring_later(struct lane *lane);
+extern _Atomic bool local_rings_due; /* a lane has a delayed doorbell */
+static inline bool local_has_ring_due(void)
+{
+    return atomic_load_explicit(&local_rings_due, memory_order_relaxed);
+}
+
+void local_ring_all_due(void);
 /* Rings all delayed doorbells. */
-void local_ring_due(void);
+static inline void local_ring_due(void)
+{
+    if (unlikely(local_has_ring_due()))
+        local_ring_all_due();
+}
+
 /* Helper thread, periodically: rings the doorbells that were due at the last call but one. Such a lane is overdue,
  * and its next doorbells are not delayed. */
 void local_ring_overdue(void);
-bool local_has_ring_due(void);
 
 /* After -EAGAIN: true if ops->lane_writable() is still to come. A caller that queues work for the lane calls this
  * afterwards; false means that lane_writable() may have come before the work was queued, so the caller tries again. */
@@ -319,10 +308,6 @@ void lane_revoke(struct lane *lane);
 
 /* --- progress ------------------------------------------------------------------------------------------- */
 
-/* While ops->small() runs: a checked copy of the next record, but for the payload, which stays in the ring until
- * lane_take(). False: there is none, or it is another packet. */
-bool lane_peek(struct lane *lane, struct lane_small *ret_small);
-void lane_take(struct lane *lane, const struct lane_small *small);
 /* Takes at most `budget` packets from each hot lane; skips lanes that another thread is polling. Returns the number
  * taken. In a rundown section. */
 unsigned local_poll(unsigned budget);

@@ -41,7 +41,7 @@ static struct lock blocked_lock = LOCK_INIT;
 /* A thread is prepared to sleep, and the helper thread has not called local_dispatch() since. Fences:
  * local_prepare_sleep(), lane_block(). */
 static _Atomic bool asleep;
-static _Atomic bool rings_due;      /* a lane has a delayed doorbell (lane.ring_due) */
+_Atomic bool local_rings_due;
 static _Atomic uint32_t checks = 1; /* number of calls of local_ring_overdue(); never 0 */
 
 static __thread unsigned polls __attribute__((tls_model("initial-exec")));
@@ -64,7 +64,7 @@ void progress_after_fork_in_child(void)
     atomic_store_explicit(&hot_count, 0, memory_order_relaxed);
     atomic_store_explicit(&blocked_count, 0, memory_order_relaxed);
     atomic_store_explicit(&asleep, false, memory_order_relaxed);
-    atomic_store_explicit(&rings_due, false, memory_order_relaxed);
+    atomic_store_explicit(&local_rings_due, false, memory_order_relaxed);
     lock_init(&hot_lock);
     lock_init(&blocked_lock);
     list_init(&blocked_lanes);
@@ -81,20 +81,10 @@ __attribute__((no_sanitize("thread"))) static inline bool looks_empty(struct lan
 }
 
 /* Publishes how far the reader is, and rings a writer that waits for space. Under receive_lock. */
-static void publish_and_ring(struct lane *lane, bool all)
+static inline void publish_and_ring(struct lane *lane, bool all)
 {
     if (ring_publish(&lane->reader, all) && ring_take_writer_waits(lane->reader.control))
         link_ring(lane->link, LINK_RINGS);
-}
-
-bool lane_peek(struct lane *lane, struct lane_small *ret_small)
-{
-    return ring_peek(&lane->reader, ret_small);
-}
-
-void lane_take(struct lane *lane, const struct lane_small *small)
-{
-    lane->reader.position += small->granules * GRANULE;
 }
 
 /* What was read is room for the writer again. Under receive_lock. */
@@ -365,12 +355,7 @@ void lane_ring_later(struct lane *lane)
     }
     atomic_store_explicit(&lane->ring_due, atomic_load_explicit(&checks, memory_order_relaxed),
                           memory_order_relaxed);
-    atomic_store_explicit(&rings_due, true, memory_order_release);
-}
-
-bool local_has_ring_due(void)
-{
-    return atomic_load_explicit(&rings_due, memory_order_relaxed);
+    atomic_store_explicit(&local_rings_due, true, memory_order_release);
 }
 
 /* Rings the doorbells that were delayed at least `least_checks` checks ago. They are on hot lanes, because a delay
@@ -406,9 +391,9 @@ static bool ring_waiting(uint32_t least_checks)
     return left;
 }
 
-void local_ring_due(void)
+void local_ring_all_due(void)
 {
-    if (unlikely(local_has_ring_due()) && atomic_exchange_explicit(&rings_due, false, memory_order_acquire))
+    if (atomic_exchange_explicit(&local_rings_due, false, memory_order_acquire))
         ring_waiting(0);
 }
 
@@ -417,8 +402,8 @@ void local_ring_overdue(void)
     uint32_t now = atomic_load_explicit(&checks, memory_order_relaxed) + 1;
 
     atomic_store_explicit(&checks, now ? now : 1, memory_order_relaxed);
-    if (atomic_exchange_explicit(&rings_due, false, memory_order_acquire) && ring_waiting(2))
-        atomic_store_explicit(&rings_due, true, memory_order_relaxed);
+    if (atomic_exchange_explicit(&local_rings_due, false, memory_order_acquire) && ring_waiting(2))
+        atomic_store_explicit(&local_rings_due, true, memory_order_relaxed);
 }
 
 /* --- blocked lanes -------------------------------------------------------------------------------------- */

@@ -7,13 +7,7 @@
 #include "base/prefetch.h"
 #include "wire/opcode.h"
 
-#define QPN_MASK 0xffffffu
-/* Bytes. The reader publishes its position in steps of PUBLISH_STEP, and of PUBLISH_EMPTY when the ring is empty. So
- * the writer sees at least RING_SIZE - PUBLISH_EMPTY bytes of an empty ring as free. */
-#define PUBLISH_STEP  (RING_SMALL / 4)
-#define PUBLISH_EMPTY (RING_SMALL / 16)
-static_assert(RING_SIZE - PUBLISH_EMPTY >= RING_SPACE_FOR_ANY, "an empty ring takes any record");
-static_assert(LANE_SMALL < RECORD_ALIGN_FROM, "the payload of a small packet lies behind the header");
+static_assert(RING_SIZE - RING_PUBLISH_EMPTY >= RING_SPACE_FOR_ANY, "an empty ring takes any record");
 
 static struct ring_control *control_of(void *memory, unsigned ring)
 {
@@ -62,15 +56,9 @@ static inline uint32_t payload_offset(uint32_t header, uint32_t carried)
 
 /* --- writer --------------------------------------------------------------------------------------------- */
 
-/* Bytes that are free behind writer->position, as far as the writer knows. */
-static inline uint64_t free_bytes(const struct ring_writer *writer)
+int ring_refresh_consumed(struct ring_writer *writer)
 {
-    return RING_SIZE - (writer->position - writer->consumed);
-}
-
-static int refresh_consumed(struct ring_writer *writer)
-{
-    /* Acquire: the reader is done with all bytes before `consumed`. Partner: the release in publish_position(). */
+    /* Acquire: the reader is done with all bytes before `consumed`. Partner: the release in ring_publish_position(). */
     uint64_t consumed = atomic_load_explicit(&writer->control->consumed, memory_order_acquire);
 
     /* A valid position is between the last one and what has been written. Positions never wrap. */
@@ -82,11 +70,11 @@ static int refresh_consumed(struct ring_writer *writer)
 
 int ring_has_space(struct ring_writer *writer)
 {
-    int error = refresh_consumed(writer);
+    int error = ring_refresh_consumed(writer);
 
     if (error)
         return error;
-    return free_bytes(writer) >= RING_SPACE_FOR_ANY;
+    return ring_free_bytes(writer) >= RING_SPACE_FOR_ANY;
 }
 
 static void write_extension(char *to, const struct packet *packet, uint32_t properties)
@@ -168,16 +156,16 @@ static inline bool wraps_early(struct ring_writer *writer, uint32_t length, uint
     }
     if (writer->uses_all)
         return false;
-    writer->uses_all =
-        length > BULK || refresh_consumed(writer) != 0 || RING_SIZE - free_bytes(writer) > RING_SMALL / 2;
+    writer->uses_all = length > BULK || ring_refresh_consumed(writer) != 0 ||
+                       RING_SIZE - ring_free_bytes(writer) > RING_SMALL / 2;
     return !writer->uses_all;
 }
 
 static inline void write_header(struct record_header *record, const struct ring_writer *writer,
                                 const struct packet *packet, uint32_t properties, uint32_t references)
 {
-    record->dest_qpn = (packet->dest_qpn & QPN_MASK) | references << 24;
-    record->src_qpn = (packet->src_qpn & QPN_MASK) | (uint32_t)packet->syndrome << 24;
+    record->dest_qpn = (packet->dest_qpn & RECORD_QPN_MASK) | references << 24;
+    record->src_qpn = (packet->src_qpn & RECORD_QPN_MASK) | (uint32_t)packet->syndrome << 24;
     record->psn = packet->psn.value;
     record->ack_psn = packet->ack_psn.value;
     record->dest_ifindex = packet->dest_ifindex;
@@ -246,12 +234,12 @@ int ring_write(struct ring_writer *writer, const struct packet *packet, const st
         return -EMSGSIZE;
     if (unlikely(granules * GRANULE > to_end) || unlikely(wraps_early(writer, granules * GRANULE, to_end)))
         position += to_end;
-    if (unlikely(position - writer->position + granules * GRANULE + GRANULE > free_bytes(writer))) {
-        int error = refresh_consumed(writer);
+    if (unlikely(position - writer->position + granules * GRANULE + GRANULE > ring_free_bytes(writer))) {
+        int error = ring_refresh_consumed(writer);
 
         if (error)
             return error;
-        if (position - writer->position + granules * GRANULE + GRANULE > free_bytes(writer))
+        if (position - writer->position + granules * GRANULE + GRANULE > ring_free_bytes(writer))
             return -EAGAIN;
     }
 
@@ -268,127 +256,14 @@ int ring_write(struct ring_writer *writer, const struct packet *packet, const st
     return 0;
 }
 
-static inline uint32_t small_bytes(const struct lane_small *small)
-{
-    return ((uint32_t)sizeof(struct record_header) + small->length + GRANULE - 1) / GRANULE * GRANULE;
-}
-
-/* Is there room for such a record at writer->position, without a skip record? */
-static inline bool small_fits(struct ring_writer *writer, uint32_t bytes)
-{
-    const uint32_t offset = (uint32_t)(writer->position % RING_SIZE);
-
-    if (unlikely(offset >= RING_SMALL)) { /* wraps_early() decides, or has decided */
-        if (!writer->uses_all || bytes > RING_SIZE - offset)
-            return false;
-    } else {
-        writer->uses_all = false;
-    }
-    return likely(bytes + GRANULE <= free_bytes(writer)) ||
-           (refresh_consumed(writer) == 0 && bytes + GRANULE <= free_bytes(writer));
-}
-
-/* All but the word. */
-static inline void write_small(struct record_header *record, const struct ring_writer *writer,
-                               const struct lane_small *small)
-{
-    record->dest_qpn = small->dest_qpn;
-    record->src_qpn = small->src_qpn | (uint32_t)small->syndrome << 24;
-    record->psn = small->psn.value;
-    record->ack_psn = 0;
-    record->dest_ifindex = small->dest_ifindex;
-    record->payload_length = small->length;
-    record->pkey = small->pkey;
-    record->reference_epoch = (uint16_t)writer->reference_epoch;
-    record->argument = small->argument;
-    if (likely(small->length == sizeof(uint64_t)))
-        memcpy(record + 1, small->payload, sizeof(uint64_t));
-    else if (small->length)
-        memcpy(record + 1, small->payload, small->length);
-}
-
-static inline void wrote(struct ring_writer *writer, uint32_t bytes)
-{
-    writer->last = writer->position;
-    writer->position += bytes;
-}
-
-/* ring_write() with the constants of such a packet. The word of the first record is held back: the reader, which waits for
- * that, touches none of the lines behind it while they are written. */
-bool ring_put(struct ring_writer *writer, const struct lane_small *small)
-{
-    const uint32_t bytes = small_bytes(small);
-    struct record_header *record = ring_at(writer->data, writer->position);
-    uint64_t word;
-
-    if (unlikely(!small_fits(writer, bytes)))
-        return false;
-    write_small(record, writer, small);
-    word = record_word(writer->position, bytes / GRANULE, small->opcode, small->flags);
-    if (!writer->held) {
-        writer->held = word;
-        writer->held_at = writer->position;
-    } else {
-        atomic_store_explicit(&record->word, word, memory_order_relaxed);
-    }
-    wrote(writer, bytes);
-    return true;
-}
-
-/* A reader that waits for the record takes its line back as soon as the first byte has been written. So all stores follow
- * each other here, that to the next line first, and the line moves once. */
-bool ring_put_alone(struct ring_writer *writer, const struct lane_small *small)
-{
-    const uint32_t bytes = small_bytes(small);
-    struct record_header *record = ring_at(writer->data, writer->position);
-
-    if (unlikely(!small_fits(writer, bytes)))
-        return false;
-    atomic_store_explicit(&ring_at(writer->data, writer->position + bytes)->word, 0, memory_order_relaxed);
-    write_small(record, writer, small);
-    /* Release, and its partner, as in publish_record(). */
-    atomic_store_explicit(&record->word,
-                          record_word(writer->position, bytes / GRANULE, small->opcode, small->flags),
-                          memory_order_release);
-    wrote(writer, bytes);
-    return true;
-}
-
-void ring_publish_held(struct ring_writer *writer)
-{
-    if (!writer->held)
-        return;
-    atomic_store_explicit(&ring_at(writer->data, writer->position)->word, 0, memory_order_relaxed);
-    /* Release, and its partner, as in publish_record(). */
-    atomic_store_explicit(&ring_at(writer->data, writer->held_at)->word, writer->held, memory_order_release);
-    writer->held = 0;
-}
-
 /* --- reader --------------------------------------------------------------------------------------------- */
 
-static bool publish_position(struct ring_reader *reader)
+bool ring_publish_position(struct ring_reader *reader)
 {
     reader->published = reader->position;
-    /* Release: all reads of the records precede their reuse by the writer. Partner: refresh_consumed(). */
+    /* Release: all reads of the records precede their reuse by the writer. Partner: ring_refresh_consumed(). */
     atomic_store_explicit(&reader->control->consumed, reader->position, memory_order_release);
     return true;
-}
-
-bool ring_release(struct ring_reader *reader, uint32_t granules)
-{
-    reader->position += granules * GRANULE;
-    if (likely(reader->position - reader->published < PUBLISH_STEP))
-        return false;
-    return publish_position(reader);
-}
-
-bool ring_publish(struct ring_reader *reader, bool all)
-{
-    uint64_t unpublished = reader->position - reader->published;
-
-    if (!unpublished || (!all && unpublished < PUBLISH_EMPTY))
-        return false;
-    return publish_position(reader);
 }
 
 /* Decodes the extension. `from` is shared memory, so each byte of it is read once. */
@@ -398,7 +273,7 @@ static void read_extension(const char *from, struct packet *packet, uint32_t pro
         struct record_xrc xrc;
 
         memcpy(&xrc, from + base_extension_size(properties), sizeof(xrc));
-        packet->srqn = xrc.srqn & QPN_MASK;
+        packet->srqn = xrc.srqn & RECORD_QPN_MASK;
     }
     if (properties & OPCODE_HAS_RETH) {
         struct record_reth reth;
@@ -489,8 +364,8 @@ static inline void decode_header(struct packet *packet, const struct header_copy
     packet->flags = (uint8_t)(header->word >> 56);
     packet->pkey = header->pkey;
     packet->reference_epoch = header->reference_epoch;
-    packet->dest_qpn = header->dest_qpn & QPN_MASK;
-    packet->src_qpn = header->src_qpn & QPN_MASK;
+    packet->dest_qpn = header->dest_qpn & RECORD_QPN_MASK;
+    packet->src_qpn = header->src_qpn & RECORD_QPN_MASK;
     packet->psn = psn_make(header->psn);
     packet->ack_psn = psn_make(header->ack_psn);
     packet->dest_ifindex = header->dest_ifindex;
@@ -560,47 +435,4 @@ int ring_read(struct ring_reader *reader, struct packet *packet, struct packet_r
     }
     *ret_granules = granules;
     return 1;
-}
-
-static inline bool is_small(uint8_t opcode, uint8_t flags)
-{
-    if (opcode == OP_ACKNOWLEDGE)
-        return !(flags & ~PACKET_COMPLETES);
-    return (opcode == OP_SEND_ONLY || opcode == OP_SEND_ONLY_IMM) &&
-           !(flags & ~(PACKET_SOLICITED | PACKET_ACK_REQUEST));
-}
-
-/* ring_read() with the constants of such a packet. */
-bool ring_peek(struct ring_reader *reader, struct lane_small *ret_small)
-{
-    const uint32_t offset = (uint32_t)(reader->position % RING_SIZE);
-    const char *record = reader->data + offset;
-    struct header_copy header;
-
-    /* Acquire; partner: the release in ring_put() and publish_record(). */
-    header.word = atomic_load_explicit(&((const struct record_header *)(const void *)record)->word,
-                                       memory_order_acquire);
-    ret_small->opcode = (uint8_t)(header.word >> 48);
-    ret_small->flags = (uint8_t)(header.word >> 56);
-    if ((uint32_t)header.word != record_stamp(reader->position) ||
-        !is_small(ret_small->opcode, ret_small->flags))
-        return false;
-    memcpy((char *)&header + sizeof(header.word), record + sizeof(header.word),
-           sizeof(header) - sizeof(header.word));
-    ret_small->granules = (uint32_t)(header.word >> 32) & 0xffff;
-    ret_small->length = header.payload_length;
-    if (unlikely(header.dest_qpn >> 24 || header.payload_length > LANE_SMALL ||
-                 (sizeof(header) + header.payload_length + GRANULE - 1) / GRANULE != ret_small->granules ||
-                 ret_small->granules > (RING_SIZE - offset) / GRANULE ||
-                 (ret_small->opcode == OP_ACKNOWLEDGE && header.payload_length)))
-        return false;
-    ret_small->dest_qpn = header.dest_qpn;
-    ret_small->src_qpn = header.src_qpn & QPN_MASK;
-    ret_small->syndrome = (uint8_t)(header.src_qpn >> 24);
-    ret_small->pkey = header.pkey;
-    ret_small->psn = psn_make(header.psn);
-    ret_small->dest_ifindex = header.dest_ifindex;
-    ret_small->argument = header.argument;
-    ret_small->payload = record + sizeof(header);
-    return true;
 }

@@ -21,7 +21,7 @@ struct ring_writer {
     uint64_t last;     /* position of the record written last */
     uint32_t reference_epoch;
     bool uses_all; /* uses more than the first RING_SMALL bytes in this lap */
-    /* Between ring_put() and ring_publish_held(): the word of the first record that is not published, and its position; 0:
+    /* Between ring_put() and ring_publish_held() (local/small.h): the word of the first record that is not published, and its position; 0:
      * none is. */
     uint64_t held, held_at;
 };
@@ -42,18 +42,20 @@ void ring_reader_init(struct ring_reader *reader, void *memory, unsigned ring);
  * large; -EINVAL: `gather` is shorter than the payload; -EPROTO: the reader published an invalid position. */
 int ring_write(struct ring_writer *writer, const struct packet *packet, const struct iovec *gather,
                unsigned gather_count);
-/* The same for a small packet, see lane_put(). */
-bool ring_put(struct ring_writer *writer, const struct lane_small *small);
-/* The same, and publishes it. Nothing is held back. */
-bool ring_put_alone(struct ring_writer *writer, const struct lane_small *small);
-/* Publishes all that ring_put() has written. */
-void ring_publish_held(struct ring_writer *writer);
+/* Reads how far the reader is. -EPROTO: that position is invalid. */
+int ring_refresh_consumed(struct ring_writer *writer);
 /* 1: any record can be written; 0: not; -EPROTO as above. */
 int ring_has_space(struct ring_writer *writer);
 
 static inline struct record_header *ring_at(char *data, uint64_t position)
 {
     return (struct record_header *)(data + position % RING_SIZE);
+}
+
+/* Bytes that are free behind writer->position, as far as the writer knows. */
+static inline uint64_t ring_free_bytes(const struct ring_writer *writer)
+{
+    return RING_SIZE - (writer->position - writer->consumed);
 }
 
 /* The word of the next record: not 0 once the record is published. */
@@ -67,14 +69,31 @@ static inline const _Atomic uint64_t *ring_next_word(const struct ring_reader *r
  * elements. */
 int ring_read(struct ring_reader *reader, struct packet *packet, struct packet_reference *references,
               uint32_t *ret_granules);
-/* The same for a small packet. False: the next record is another, or not there, or invalid; ring_read() says which. */
-bool ring_peek(struct ring_reader *reader, struct lane_small *ret_small);
+/* Bytes. The reader publishes its position in steps of RING_PUBLISH_STEP, and of RING_PUBLISH_EMPTY when the ring is empty. So
+ * the writer sees at least RING_SIZE - RING_PUBLISH_EMPTY bytes of an empty ring as free. */
+#define RING_PUBLISH_STEP  (RING_SMALL / 4)
+#define RING_PUBLISH_EMPTY (RING_SMALL / 16)
+/* Publishes how far the reader is. Returns true. */
+bool ring_publish_position(struct ring_reader *reader);
+
 /* Releases the record that ring_read() returned. True: the new position was published to the writer, and the caller
  * calls ring_take_writer_waits(). */
-bool ring_release(struct ring_reader *reader, uint32_t granules);
+static inline bool ring_release(struct ring_reader *reader, uint32_t granules)
+{
+    reader->position += granules * GRANULE;
+    return unlikely(reader->position - reader->published >= RING_PUBLISH_STEP) &&
+           ring_publish_position(reader);
+}
+
 /* The ring is empty: publishes the reader's position. all: always, because the reader will not return soon; else only
  * if enough bytes are unpublished. True as above. */
-bool ring_publish(struct ring_reader *reader, bool all);
+static inline bool ring_publish(struct ring_reader *reader, bool all)
+{
+    uint64_t unpublished = reader->position - reader->published;
+
+    return unlikely(unpublished >= RING_PUBLISH_EMPTY || (all && unpublished)) &&
+           ring_publish_position(reader);
+}
 
 /* Revokes what the records written so far refer to. The fence orders the new epoch before everything that the program
  * stores to that memory afterwards. Partner: the fence in ring_has_revoked(). */

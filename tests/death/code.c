@@ -41,10 +41,8 @@ static const char *const watched[] = {
     "mapping_end",
     /* rings and bells */
     "ring_write",
-    "ring_put",
-    "ring_put_alone",
-    "ring_publish_held",
-    "ring_publish",
+    "plain_acknowledge",
+    "ring_publish_position",
     "notify_wake",
 };
 #define WATCHED (sizeof(watched) / sizeof(watched[0]))

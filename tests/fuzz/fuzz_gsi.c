@@ -20,7 +20,8 @@
 #define OWN_LINK 1u /* another process of our user; 0: this process; the others are of other users */
 
 struct lane {
-    struct lane_state state;
+    char before[LANE_OWNER_AT];
+    struct lane_state state; /* lane_owner_data() */
     struct link *link;
     unsigned space;
     bool blocked;
@@ -86,11 +87,6 @@ struct lane *link_lane(struct link *link, uint32_t local_qpn)
 struct link *lane_link(struct lane *lane)
 {
     return lane->link;
-}
-
-struct lane_state *lane_state(struct lane *lane)
-{
-    return &lane->state;
 }
 
 bool port_of_gid_is_down(const uint8_t gid[16])

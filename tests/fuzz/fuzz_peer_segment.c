@@ -187,10 +187,6 @@ uint32_t local_reference_from(void)
     return 16384;
 }
 
-void lane_prefetch(const struct lane *lane)
-{
-}
-
 void helper_kick(void)
 {
 }

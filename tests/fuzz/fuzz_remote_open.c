@@ -40,7 +40,8 @@ enum step {
 };
 
 struct lane {
-    struct lane_state state;
+    char before[LANE_OWNER_AT];
+    struct lane_state state; /* lane_owner_data() */
 };
 
 struct link {
@@ -76,11 +77,6 @@ struct link *lane_link(struct lane *lane)
 struct lane *link_lane(struct link *link, uint32_t local_qpn)
 {
     return &link->lane;
-}
-
-struct lane_state *lane_state(struct lane *lane)
-{
-    return &lane->state;
 }
 
 struct link *local_link_of_serial(uint64_t serial)

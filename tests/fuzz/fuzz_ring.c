@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "fuzz.h"
-#include "local/ring.h"
+#include "local/small.h"
 #include "wire/opcode.h"
 
 #define HEAD 3
@@ -122,7 +122,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
     for (;;) {
         uint64_t before = reader.position;
-        struct lane_small small;
+        struct lane_small small = {0};
         bool peeked;
         int found;
 

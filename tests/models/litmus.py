@@ -17,7 +17,7 @@ import tempfile
 PATTERNS = [
     ('a record is seen whole', 'local/ring.c: publish_record(), find_record()',
      [['ST payload 1', 'STLR word 1|ST word 1'], ['LDAR a word|LD a word', 'LD b payload']], '1:a=1 /\\ 1:b=0'),
-    ('a record that is read is not overwritten', 'local/ring.c: publish_position(), refresh_consumed()',
+    ('a record that is read is not overwritten', 'local/ring.c: ring_publish_position(), ring_refresh_consumed()',
      [['LD a payload', 'STLR consumed 1|ST consumed 1'], ['LDAR b consumed|LD b consumed', 'ST payload 1']], '0:a=1 /\\ 1:b=1'),
     ('a reader that goes to sleep is rung', 'local/lane.c: lane_ring(); local/ring.h: ring_arm_reader()',
      [['STLR word 1', 'DMB ISH|', 'LD a sleeps'], ['ST sleeps 1', 'DMB ISH|', 'LD b word']], '0:a=0 /\\ 1:b=0'),

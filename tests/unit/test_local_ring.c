@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "local/ring.h"
+#include "local/small.h"
 #include "wire/opcode.h"
 
 struct fixture {

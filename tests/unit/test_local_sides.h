@@ -15,6 +15,7 @@
 
 #include "base/rundown.h"
 #include "local/link.h"
+#include "local/small.h"
 #include "local/local.h"
 
 struct board {

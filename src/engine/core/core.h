@@ -52,7 +52,11 @@ struct lane_state {
     _Atomic bool gave_up; /* exit_flush.c: a QP that was to end has waited for space without success */
 };
 
-struct lane_state *lane_state(struct lane *lane);
+static inline struct lane_state *lane_state(struct lane *lane)
+{
+    return lane_owner_data(lane);
+}
+
 void lane_states_init(struct link *link);
 
 /* Puts the QP into the list of those that wait for `what`, and takes it out of the other. QP lock held. */
@@ -64,7 +68,13 @@ void route_run(struct qp *qp);
 void route_ring(const struct qp_kick *kick);
 /* Runs the QPs that wait to be scheduled again (ROUTE_WAITS_FOR_RUN). */
 void route_run_ready(void);
-bool route_has_ready(void);
+/* Such a QP is in the list; written under its lock. */
+extern _Atomic bool route_any_waits_for_run;
+static inline bool route_has_ready(void)
+{
+    return atomic_load_explicit(&route_any_waits_for_run, memory_order_relaxed);
+}
+
 /* local_ops. */
 void route_resolved(uint32_t block, struct link *link);
 void route_settled(void);
@@ -147,8 +157,14 @@ void timers_set_late(enum late which, ns_t at);
 void timers_lower_completions(ns_t at);
 /* The timerfd is readable: fires the timers that are due. Helper thread. */
 void timers_run(void);
+extern _Atomic ns_t
+    timers_next_deadline; /* of all timers of QPs and CQs; written under the lock of timers.c */
 /* Is a timer of a QP or CQ armed? timers_run_due() fires those that are due. Any thread, no lock held. */
-bool timers_armed(void);
+static inline bool timers_armed(void)
+{
+    return atomic_load_explicit(&timers_next_deadline, memory_order_relaxed) != NS_NEVER;
+}
+
 void timers_run_due(void);
 
 /* --- hangs.c -------------------------------------------------------------------------------------------- */

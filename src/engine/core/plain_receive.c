@@ -6,6 +6,7 @@
 #include "base/pkey.h"
 #include "engine/core/core.h"
 #include "engine/core/local_key.h"
+#include "local/small.h"
 #include "object/device/device.h"
 #include "transport/ordered_copy.h"
 #include "wire/opcode.h"
@@ -241,7 +242,8 @@ static unsigned receive_run(struct qp *qp, struct lane *lane, struct lane_state 
     *ret_more = false;
     while (possible) {
         if (small->opcode == OP_ACKNOWLEDGE) {
-            run_end(&run, lane, false);
+            if (run.count)
+                run_end(&run, lane, false);
             if (!take_ack(qp, small))
                 break;
             possible = is_possible(qp, lane);

@@ -87,8 +87,8 @@ static inline bool is_admitted(struct qp *qp, struct lane *lane, const struct pa
 }
 
 /* Inline, because gcc would rather call it. QP lock and the lane's receive lock held. */
-static inline __attribute__((always_inline)) bool receive_locked(struct qp *qp, struct lane *lane,
-                                                                 const struct packet *packet, bool request)
+static always_inline bool receive_locked(struct qp *qp, struct lane *lane, const struct packet *packet,
+                                         bool request)
 {
     enum arrival_result result;
 

@@ -25,7 +25,7 @@ static int timer_fd = -1;
 static ns_t timer_fd_at = NS_NEVER;
 /* Threads inside cq_moderation_due(); counted up under timers_lock. */
 static _Atomic uint32_t moderation_firing;
-static _Atomic ns_t next_deadline = NS_NEVER; /* earliest of both heaps; written under timers_lock */
+_Atomic ns_t timers_next_deadline = NS_NEVER;
 static ns_t late_at[LATES] /* under timers_lock */ = {[0 ... LATES - 1] = NS_NEVER};
 
 int timers_fd(void)
@@ -40,7 +40,7 @@ static void program(void)
     struct itimerspec when = {0};
     int saved = errno;
 
-    atomic_store_explicit(&next_deadline, at, memory_order_relaxed);
+    atomic_store_explicit(&timers_next_deadline, at, memory_order_relaxed);
     for (int i = 0; i < LATES; i++)
         at = min_of(at, late_at[i]);
     /* The timerfd is set earlier only, never later: after a timer was cancelled the helper thread wakes once in vain,
@@ -83,7 +83,7 @@ void timers_after_fork_in_child(void)
     lock_init(&timers_lock);
     memset(&qp_timers, 0, sizeof(qp_timers));
     memset(&moderation_timers, 0, sizeof(moderation_timers));
-    atomic_store_explicit(&next_deadline, NS_NEVER, memory_order_relaxed);
+    atomic_store_explicit(&timers_next_deadline, NS_NEVER, memory_order_relaxed);
     for (int i = 0; i < LATES; i++)
         late_at[i] = NS_NEVER;
     atomic_store_explicit(&moderation_firing, 0, memory_order_relaxed);
@@ -186,17 +186,12 @@ static void fire_qp(struct qp *qp, ns_t now)
     rundown_exit();
 }
 
-bool timers_armed(void)
-{
-    return atomic_load_explicit(&next_deadline, memory_order_relaxed) != NS_NEVER;
-}
-
 void timers_run_due(void)
 {
     ns_t now = sys_now();
     struct timer *timer;
 
-    if (now < atomic_load_explicit(&next_deadline, memory_order_relaxed))
+    if (now < atomic_load_explicit(&timers_next_deadline, memory_order_relaxed))
         return;
     lock_acquire(&timers_lock);
     while ((timer = timer_take_due(&qp_timers, now))) {

@@ -13,15 +13,10 @@
 static struct lock waiting_lock = LOCK_INIT;
 static struct list waiting_for_owner = {&waiting_for_owner, &waiting_for_owner};
 static struct list waiting_for_run = {&waiting_for_run, &waiting_for_run};
-static _Atomic bool any_waits_for_run; /* waiting_for_run is not empty; written under waiting_lock */
+_Atomic bool route_any_waits_for_run;
 
 _Static_assert(sizeof(struct lane_state) <= LANE_OWNER_BYTES && _Alignof(struct lane_state) <= CACHE_LINE,
                "a lane has room for its state");
-
-struct lane_state *lane_state(struct lane *lane)
-{
-    return lane_owner_data(lane);
-}
 
 /* local_ops.link_made */
 void lane_states_init(struct link *link)
@@ -50,7 +45,7 @@ void waiting_enter(struct qp *qp, enum route_wait what)
         list_push_back(&waiting_for_owner, &route_of(qp)->waiting);
     else if (what == ROUTE_WAITS_FOR_RUN)
         list_push_back(&waiting_for_run, &route_of(qp)->waiting);
-    atomic_store_explicit(&any_waits_for_run, !list_empty(&waiting_for_run), memory_order_relaxed);
+    atomic_store_explicit(&route_any_waits_for_run, !list_empty(&waiting_for_run), memory_order_relaxed);
     lock_release(&waiting_lock);
 }
 
@@ -96,11 +91,6 @@ static void run_unlocked(struct qp *qp)
     route_ring(&kick);
 }
 
-bool route_has_ready(void)
-{
-    return atomic_load_explicit(&any_waits_for_run, memory_order_relaxed);
-}
-
 /* Runs each QP that is in the list now once; a QP that enters the list meanwhile is run by the next call. */
 void route_run_ready(void)
 {
@@ -113,7 +103,7 @@ void route_run_ready(void)
     lock_acquire(&waiting_lock);
     while ((node = list_pop_front(&waiting_for_run)))
         list_push_back(&ready, node);
-    atomic_store_explicit(&any_waits_for_run, false, memory_order_relaxed);
+    atomic_store_explicit(&route_any_waits_for_run, false, memory_order_relaxed);
     lock_release(&waiting_lock);
     for (;;) {
         struct qp *qp;
@@ -201,5 +191,5 @@ void waiting_after_fork_in_child(void)
     lock_init(&waiting_lock);
     list_init(&waiting_for_owner);
     list_init(&waiting_for_run);
-    atomic_store_explicit(&any_waits_for_run, false, memory_order_relaxed);
+    atomic_store_explicit(&route_any_waits_for_run, false, memory_order_relaxed);
 }

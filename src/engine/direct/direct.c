@@ -350,12 +350,10 @@ void direct_prefetch(const struct qp *qp, const struct send_wqe *wqe)
     const struct direct_route *direct = &route_of(qp)->direct;
     uint64_t offset = wqe->remote_address - direct->mapped.start;
 
-    if (!route_of(qp)->lane)
-        return;
     if (!direct->peer || wqe->opcode == IBV_WR_SEND || direct->mapped.rkey != wqe->rkey ||
         offset >= direct->mapped.length)
-        lane_prefetch(route_of(qp)->lane);
-    else if (wqe->opcode == IBV_WR_RDMA_READ)
+        return;
+    if (wqe->opcode == IBV_WR_RDMA_READ)
         __builtin_prefetch((const char *)direct->mapped.base + offset);
     else
         prefetch_for_write((const char *)direct->mapped.base + offset);

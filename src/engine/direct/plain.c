@@ -172,7 +172,7 @@ static inline bool execute_wqe(struct run *run, struct send_wqe *wqe)
 /* Ends the access, and completes the requests: counters first, because a completion that is polled frees slots of the
  * queue by them. False: the peer has stopped waiting, and the accesses are void. The requests count as not executed: to
  * execute a WRITE or READ twice is harmless. */
-static inline __attribute__((always_inline)) bool run_end(const struct run *run)
+static always_inline bool run_end(const struct run *run)
 {
     struct qp *qp = run->qp;
     struct sender *sender = &qp->record->sender;

@@ -35,8 +35,8 @@ static bool forced;
 /* QPs that wait for space in a network lane, by the number of the lane. */
 static struct blocked_list waiting[UDP_LANES];
 
-/* Transmit batching (tx_batch.h): lanes (bits) in which packets wait, and how often those were flushed. */
-static _Atomic uint32_t batched_lanes, batch_flushes;
+_Atomic uint32_t network_batched_lanes;
+static _Atomic uint32_t batch_flushes; /* how often those were flushed */
 
 /* Of the batch of packets that is being received, under the udp receive lock: QPs that owe an acknowledgement,
  * lanes (bits) to flush, and whether a MAD was among the packets. */
@@ -126,7 +126,7 @@ static void note_sent(struct qp *qp, const struct packet *packet)
     };
 
     if (tx_batch_step(&route->tx_batch, event, counters) == TX_BATCH_WAIT) {
-        atomic_fetch_or_explicit(&batched_lanes, 1u << udp_lane_number(route->network_lane),
+        atomic_fetch_or_explicit(&network_batched_lanes, 1u << udp_lane_number(route->network_lane),
                                  memory_order_relaxed);
         return;
     }
@@ -143,15 +143,10 @@ void network_flush_lanes(uint32_t lanes)
 
 uint32_t network_take_batched(void)
 {
-    if (likely(!atomic_load_explicit(&batched_lanes, memory_order_relaxed)))
+    if (likely(!atomic_load_explicit(&network_batched_lanes, memory_order_relaxed)))
         return 0;
     atomic_fetch_add_explicit(&batch_flushes, 1, memory_order_relaxed);
-    return atomic_exchange_explicit(&batched_lanes, 0, memory_order_relaxed);
-}
-
-void network_flush_batched(void)
-{
-    network_flush_lanes(network_take_batched());
+    return atomic_exchange_explicit(&network_batched_lanes, 0, memory_order_relaxed);
 }
 
 static int send_packet(struct qp *qp, const struct packet *packet, const struct iovec *gather,

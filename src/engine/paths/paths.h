@@ -95,12 +95,18 @@ void network_flush_mads(void);
 /* Opens the UDP port, on behalf of a block of QP numbers that this process owns. Waits up to a second: no lock
  * held, outside every rundown section, not in the helper thread. */
 void network_open_for_mads(uint32_t block);
-/* Flushes all batched packets of the process (tx_batch.h). No lane lock held. */
-void network_flush_batched(void);
+/* Lanes in which packets are batched (tx_batch.h), by bit of udp_lane_number(). */
+extern _Atomic uint32_t network_batched_lanes;
 /* The lanes (bits) in which packets are batched, for the caller to flush. */
 uint32_t network_take_batched(void);
-/* By bit of udp_lane_number(). */
 void network_flush_lanes(uint32_t lanes);
+/* Flushes all batched packets of the process. No lane lock held. */
+static inline void network_flush_batched(void)
+{
+    if (unlikely(atomic_load_explicit(&network_batched_lanes, memory_order_relaxed)))
+        network_flush_lanes(network_take_batched());
+}
+
 /* Also sends a delayed acknowledgement (ack_delay.h). Outside every rundown section. */
 void network_flush_delayed(void);
 /* qp_ports.prepare: opens the UDP port if the QP may receive from the network. */

@@ -8,6 +8,7 @@
 #include "engine/core/plain.h"
 #include "engine/direct/direct.h"
 #include "engine/paths/paths.h"
+#include "local/small.h"
 #include "object/qp/traffic.h"
 #include "wire/opcode.h"
 
@@ -17,7 +18,7 @@ struct run {
     uint64_t bytes;
     struct lane *lane;
     uint8_t awaited;         /* hint of signaled requests */
-    bool alone, rings;       /* the only request that is posted; lane_ring() has to be called */
+    bool rings;              /* lane_ring() has to be called */
     struct lane_small small; /* what is the same in all packets; PSN of the next */
 };
 
@@ -51,13 +52,15 @@ static inline bool is_plain_wqe(const struct qp *qp, const struct send_wqe *wqe)
            (!(wqe->flags & WQE_FENCE) || !qp->record->sender.rd_atomic_wqes);
 }
 
-/* False: the link is down. */
-static inline bool run_begin(struct run *run, struct qp *qp, uint32_t posted, bool alone)
+/* alone, here and below: the only request that is posted. A constant, so that gcc makes two ways of it, and keeps the packet of
+ * that request in registers.
+ *
+ * False: the link is down. */
+static always_inline bool run_begin(struct run *run, struct qp *qp, uint32_t posted, bool alone)
 {
     const struct qp_record *record = qp->record;
 
     run->lane = route_of(qp)->lane;
-    run->alone = alone;
     run->rings = false;
     if (!alone && !lane_begin(run->lane))
         return false;
@@ -75,8 +78,8 @@ static inline bool run_begin(struct run *run, struct qp *qp, uint32_t posted, bo
 }
 
 /* begin(), transmit() and lane_send() of the next request. False: nothing was sent. */
-static inline bool run_send(struct run *run, struct send_wqe *wqe, const void *from, uint32_t length,
-                            uint8_t opcode, uint8_t flags, uint32_t immediate)
+static always_inline bool run_send(struct run *run, struct send_wqe *wqe, const void *from, uint32_t length,
+                                   uint8_t opcode, uint8_t flags, uint32_t immediate, bool alone)
 {
     struct lane_small *small = &run->small;
 
@@ -89,7 +92,7 @@ static inline bool run_send(struct run *run, struct send_wqe *wqe, const void *f
     small->argument = opcode == IBV_WR_SEND ? 0 : immediate;
     small->length = length;
     small->payload = from;
-    if (unlikely(!(run->alone ? lane_put_alone(run->lane, small, &run->rings) : lane_put(run->lane, small))))
+    if (unlikely(!(alone ? lane_put_alone(run->lane, small, &run->rings) : lane_put(run->lane, small))))
         return false;
     small->syndrome &= (uint8_t) ~(PACKET_TOGETHER | PACKET_BEGINS);
     wqe->first_psn = small->psn;
@@ -104,7 +107,7 @@ static inline bool run_send(struct run *run, struct send_wqe *wqe, const void *f
     return true;
 }
 
-static inline bool send_wr(struct run *run, const struct ibv_send_wr *wr)
+static always_inline bool send_wr(struct run *run, const struct ibv_send_wr *wr, bool alone)
 {
     struct qp *qp = run->qp;
     const struct wqe_sge sge = {wr->sg_list->addr, wr->sg_list->length, wr->sg_list->lkey};
@@ -113,9 +116,9 @@ static inline bool send_wr(struct run *run, const struct ibv_send_wr *wr)
     uint8_t flags = post_wqe_flags(qp, wr->send_flags);
     const void *from =
         is_inline ? (const void *)(uintptr_t)sge.address : plain_local(qp, sge.lkey, sge.address, sge.length);
-    uint8_t chained = run->counter != run->first ? WQE_CHAINED : 0;
+    uint8_t chained = !alone && run->counter != run->first ? WQE_CHAINED : 0;
 
-    if (!run_send(run, wqe, from, sge.length, (uint8_t)wr->opcode, flags, wr->imm_data))
+    if (!run_send(run, wqe, from, sge.length, (uint8_t)wr->opcode, flags, wr->imm_data, alone))
         return false;
     wqe->wr_id = wr->wr_id;
     wqe->opcode = (uint8_t)wr->opcode;
@@ -131,17 +134,17 @@ static inline bool send_wr(struct run *run, const struct ibv_send_wr *wr)
     return true;
 }
 
-static inline bool send_wqe(struct run *run, struct send_wqe *wqe)
+static always_inline bool send_wqe(struct run *run, struct send_wqe *wqe, bool alone)
 {
     const struct wqe_sge *body = send_wqe_body(wqe, IBV_QPT_RC);
     const void *from = wqe->flags & WQE_INLINE ? (const void *)body
                                                : plain_local(run->qp, body->lkey, body->address, wqe->length);
 
-    return run_send(run, wqe, from, wqe->length, wqe->opcode, wqe->flags, wqe->imm_or_rkey);
+    return run_send(run, wqe, from, wqe->length, wqe->opcode, wqe->flags, wqe->imm_or_rkey, alone);
 }
 
 /* The requests are posted, begun and transmitted. */
-static inline void run_end(struct run *run)
+static always_inline void run_end(struct run *run, bool alone)
 {
     struct qp *qp = run->qp;
     struct transport_qp *transport = &qp->transport;
@@ -149,7 +152,7 @@ static inline void run_end(struct run *run)
     struct traffic_count *traffic = &qp->record->traffic.requested[TRAFFIC_BY_PACKETS][TRAFFIC_SEND];
     uint32_t count = run->counter - run->first;
 
-    if (!run->alone)
+    if (!alone)
         run->rings = lane_end(run->lane);
     if (unlikely(!count))
         return;
@@ -166,22 +169,49 @@ static inline void run_end(struct run *run)
     traffic_posted(qp, run->counter);
 }
 
-static struct ibv_send_wr *post_sends(struct qp *qp, struct ibv_send_wr *wr, bool *ret_rings)
+/* Those of a call that are plain, up to `left`; the first one is. The first that was not sent, NULL: all were. */
+static always_inline struct ibv_send_wr *post_run(struct qp *qp, struct ibv_send_wr *wr, uint32_t posted,
+                                                  uint32_t left, bool *ret_rings, bool alone)
 {
-    uint32_t posted = atomic_load_explicit(&qp->record->sender.posted, memory_order_relaxed);
-    uint32_t left = min_of(send_queue_room(qp, posted), PLAIN_CALL);
     struct run run;
 
-    if (!is_possible(qp, posted) || !left || !is_plain_wr(qp, wr) || !run_begin(&run, qp, posted, !wr->next))
+    if (!run_begin(&run, qp, posted, alone))
         return wr;
-    while (send_wr(&run, wr)) {
-        wr = wr->next;
+    while (send_wr(&run, wr, alone)) {
+        wr = alone ? NULL : wr->next;
         if (!wr || !--left || !is_plain_wr(qp, wr))
             break;
     }
-    run_end(&run);
+    run_end(&run, alone);
     *ret_rings = run.rings;
     return wr;
+}
+
+static inline struct ibv_send_wr *post_sends(struct qp *qp, struct ibv_send_wr *wr, bool *ret_rings)
+{
+    uint32_t posted = atomic_load_explicit(&qp->record->sender.posted, memory_order_relaxed);
+    uint32_t left = min_of(send_queue_room(qp, posted), PLAIN_CALL);
+
+    if (!is_possible(qp, posted) || !left || !is_plain_wr(qp, wr))
+        return wr;
+    return wr->next ? post_run(qp, wr, posted, left, ret_rings, false)
+                    : post_run(qp, wr, posted, left, ret_rings, true);
+}
+
+static always_inline void run_run(struct qp *qp, struct send_wqe *wqe, uint32_t posted, uint32_t last,
+                                  bool *ret_rings, bool alone)
+{
+    struct run run;
+
+    if (!run_begin(&run, qp, posted, alone))
+        return;
+    while (send_wqe(&run, wqe, alone) && run.counter != last) {
+        wqe = send_wqe_at(&qp->transport, run.counter);
+        if (!is_plain_wqe(qp, wqe))
+            break;
+    }
+    run_end(&run, alone);
+    *ret_rings = run.rings;
 }
 
 static void run_sends(struct qp *qp, uint32_t end, bool *ret_rings)
@@ -189,18 +219,13 @@ static void run_sends(struct qp *qp, uint32_t end, bool *ret_rings)
     uint32_t posted = atomic_load_explicit(&qp->record->sender.posted, memory_order_relaxed);
     uint32_t last = posted + min_of(end - posted, PLAIN_CALL);
     struct send_wqe *wqe = send_wqe_at(&qp->transport, posted);
-    struct run run;
 
-    if (!is_possible(qp, posted) || posted == end || !is_plain_wqe(qp, wqe) ||
-        !run_begin(&run, qp, posted, end == posted + 1))
+    if (!is_possible(qp, posted) || posted == end || !is_plain_wqe(qp, wqe))
         return;
-    while (send_wqe(&run, wqe) && run.counter != last) {
-        wqe = send_wqe_at(&qp->transport, run.counter);
-        if (!is_plain_wqe(qp, wqe))
-            break;
-    }
-    run_end(&run);
-    *ret_rings = run.rings;
+    if (end == posted + 1)
+        run_run(qp, wqe, posted, last, ret_rings, true);
+    else
+        run_run(qp, wqe, posted, last, ret_rings, false);
 }
 
 /* Of SENDs that were put into the lane while the QP was locked. complete: nothing is left to be posted, and the lock is

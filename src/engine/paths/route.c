@@ -225,10 +225,8 @@ static cold_path int find_lane(struct qp *qp, const struct packet *packet)
 }
 
 /* The packet takes the path of the QP. QP lock held. */
-static inline __attribute__((always_inline)) int send_by_path(struct qp *qp, const struct packet *packet,
-                                                              const struct iovec *gather,
-                                                              unsigned gather_count,
-                                                              const struct path_address *to)
+static always_inline int send_by_path(struct qp *qp, const struct packet *packet, const struct iovec *gather,
+                                      unsigned gather_count, const struct path_address *to)
 {
     struct packet relayed;
     int error;

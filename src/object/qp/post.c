@@ -13,8 +13,8 @@
 #include "rules/transitions.h"
 #include "segment/provenance.h"
 
-/* In ibv_post_send() itself, although a fault that a user asks for posts by another function (qp_post_altered()). */
-#define in_post inline __attribute__((always_inline))
+/* always_inline here: in ibv_post_send() itself, although a fault that a user asks for posts by another function
+ * (qp_post_altered()). */
 
 #define TYPE_BIT(type) (1u << (type))
 #define RC_BIT         TYPE_BIT(IBV_QPT_RC)
@@ -55,7 +55,7 @@ int post_check_opcode(const struct qp *qp, enum ibv_wr_opcode opcode)
 
 /* The sum of the lengths; UINT32_MAX if it exceeds the longest message: the sender then completes the request
  * with LOC_LEN_ERR. */
-static in_post uint32_t total_length(const struct ibv_sge *list, unsigned count)
+static always_inline uint32_t total_length(const struct ibv_sge *list, unsigned count)
 {
     uint64_t total = 0;
 
@@ -64,7 +64,8 @@ static in_post uint32_t total_length(const struct ibv_sge *list, unsigned count)
     return total > LIMIT_MESSAGE ? UINT32_MAX : (uint32_t)total;
 }
 
-static in_post int write_payload(const struct qp *qp, struct send_wqe *wqe, const struct ibv_send_wr *wr)
+static always_inline int write_payload(const struct qp *qp, struct send_wqe *wqe,
+                                       const struct ibv_send_wr *wr)
 {
     char *body = send_wqe_body(wqe, (enum ibv_qp_type)qp->record->type);
     unsigned count = (unsigned)wr->num_sge;
@@ -109,7 +110,7 @@ void post_write_bind(const struct qp *qp, struct send_wqe *wqe, const struct mw 
     wqe->length = 0;
 }
 
-static in_post int write_ud(const struct qp *qp, struct send_wqe *wqe, const struct ibv_send_wr *wr)
+static always_inline int write_ud(const struct qp *qp, struct send_wqe *wqe, const struct ibv_send_wr *wr)
 {
     const struct ah *ah = wr->wr.ud.ah ? ah_of(wr->wr.ud.ah) : NULL;
 
@@ -149,7 +150,8 @@ cold_path int post_refuse_full(const struct qp *qp, uint32_t posted)
     return refuse(-ENOMEM, slots ? REFUSAL_SILENT : REFUSAL_FULL, "send queue", slots, 0, 0);
 }
 
-static in_post int write_send_wqe(const struct qp *qp, struct send_wqe *wqe, const struct ibv_send_wr *wr)
+static always_inline int write_send_wqe(const struct qp *qp, struct send_wqe *wqe,
+                                        const struct ibv_send_wr *wr)
 {
     int error = post_check_opcode(qp, wr->opcode);
 
