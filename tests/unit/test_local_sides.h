@@ -15,8 +15,8 @@
 
 #include "base/rundown.h"
 #include "local/link.h"
-#include "local/small.h"
 #include "local/local.h"
+#include "local/small.h"
 
 struct board {
     _Atomic uint32_t qpn[8];
