@@ -142,8 +142,6 @@ static void survey(struct poll *poll)
             continue;
         if (rsocket_is_one(poll->fds[i].fd))
             poll->has_rsockets = true;
-        else
-            poll->has_others = true;
     }
 }
 
@@ -156,7 +154,7 @@ static void poll_rsockets(struct poll *poll)
         if (fd->fd < 0)
             continue;
         if (!rsocket_is_one(fd->fd)) {
-            poll->has_others = true; /* maybe only now: it was closed meanwhile, which poll(2) tells */
+            poll->has_others = true; /* also what was an rsocket, and is closed: poll(2) tells that */
             continue;
         }
         fd->revents = POLLNVAL;
