@@ -21,8 +21,8 @@ struct ring_writer {
     uint64_t last;     /* position of the record written last */
     uint32_t reference_epoch;
     bool uses_all; /* uses more than the first RING_SMALL bytes in this lap */
-    /* Between ring_put() and ring_publish_held() (local/small.h): the word of the first record that is not published, and its position; 0:
-     * none is. */
+    /* Between ring_put() and ring_publish_held() (local/small.h): the word of the first record that is not published, and
+     * its position; 0: none is. */
     uint64_t held, held_at;
 };
 

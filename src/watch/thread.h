@@ -3,9 +3,10 @@
 #ifndef WATCH_THREAD_H
 #define WATCH_THREAD_H
 
+#include "base/types.h"
+
 /* What is likely goes straight; what is seldom is kept out of its way, without being cold. */
-#define no_inline     __attribute__((noinline))
-#define always_inline inline __attribute__((always_inline))
+#define no_inline __attribute__((noinline))
 /* The compiler knows what is in the variable, and would make it anew. */
 #define keep_register(variable) __asm__("" : "+r"(variable))
 

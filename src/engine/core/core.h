@@ -157,8 +157,8 @@ void timers_set_late(enum late which, ns_t at);
 void timers_lower_completions(ns_t at);
 /* The timerfd is readable: fires the timers that are due. Helper thread. */
 void timers_run(void);
-extern _Atomic ns_t
-    timers_next_deadline; /* of all timers of QPs and CQs; written under the lock of timers.c */
+/* Of all timers of QPs and CQs; NS_NEVER: none is armed. Written under the lock of timers.c. */
+extern _Atomic ns_t timers_next_deadline;
 /* Is a timer of a QP or CQ armed? timers_run_due() fires those that are due. Any thread, no lock held. */
 static inline bool timers_armed(void)
 {

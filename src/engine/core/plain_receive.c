@@ -178,7 +178,7 @@ static inline bool take_send(struct run *run, const struct lane_small *small)
     return true;
 }
 
-/* advance(), and what arrival_receive() and receive_locked() do then. last: the lane has no more; then the batch is at its
+/* advance(), and what arrival_receive() and receive_locked() do then; the run is not empty. last: the lane has no more; then the batch is at its
  * end, and the QP does not have to be locked again for its acknowledgement. */
 static inline void run_end(struct run *run, struct lane *lane, bool last)
 {
@@ -187,8 +187,6 @@ static inline void run_end(struct run *run, struct lane *lane, bool last)
     struct traffic_count *traffic = &qp->record->traffic.executed[TRAFFIC_SEND];
     uint32_t count = run->count;
 
-    if (!count)
-        return;
     if (!qp->srq)
         atomic_store_explicit(&qp->record->receive.taken, run->taken, memory_order_relaxed);
     responder->expected_psn = run->psn;
@@ -259,7 +257,8 @@ static unsigned receive_run(struct qp *qp, struct lane *lane, struct lane_state 
         if (!*ret_more || small->dest_qpn != qpn)
             break;
     }
-    run_end(&run, lane, !*ret_more);
+    if (run.count)
+        run_end(&run, lane, !*ret_more);
     return taken;
 }
 

@@ -198,8 +198,8 @@ static inline struct ibv_send_wr *post_sends(struct qp *qp, struct ibv_send_wr *
                     : post_run(qp, wr, posted, left, ret_rings, true);
 }
 
-static always_inline void run_run(struct qp *qp, struct send_wqe *wqe, uint32_t posted, uint32_t last,
-                                  bool *ret_rings, bool alone)
+static always_inline void run_built(struct qp *qp, struct send_wqe *wqe, uint32_t posted, uint32_t last,
+                                    bool *ret_rings, bool alone)
 {
     struct run run;
 
@@ -223,9 +223,9 @@ static void run_sends(struct qp *qp, uint32_t end, bool *ret_rings)
     if (!is_possible(qp, posted) || posted == end || !is_plain_wqe(qp, wqe))
         return;
     if (end == posted + 1)
-        run_run(qp, wqe, posted, last, ret_rings, true);
+        run_built(qp, wqe, posted, last, ret_rings, true);
     else
-        run_run(qp, wqe, posted, last, ret_rings, false);
+        run_built(qp, wqe, posted, last, ret_rings, false);
 }
 
 /* Of SENDs that were put into the lane while the QP was locked. complete: nothing is left to be posted, and the lock is
