@@ -23,9 +23,17 @@ MOMENTS = 8
 FAULT = "call=ibv_reg_mr errno=ENOMEM"
 
 
+def link_of(pid, fd):
+    """None: it was closed meanwhile."""
+    try:
+        return os.readlink(f"/proc/{pid}/fd/{fd}")
+    except FileNotFoundError:
+        return None
+
+
 def state_of(pid):
     """What a tool might leave behind."""
-    links = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
+    links = [link for fd in os.listdir(f"/proc/{pid}/fd") if (link := link_of(pid, fd))]
     with open(f"/proc/{pid}/maps", encoding="ascii") as maps:
         # What is not a thread's or the allocator's, which come and go.
         mapped = sorted(line.split(maxsplit=5)[5].strip() for line in maps if "memfd:" in line or ".so" in line)

@@ -4,6 +4,8 @@
  * usage: connector ATTEMPTS leave|wait     after five WRITEs the client disconnects, or waits until it is disconnected
  */
 #include <arpa/inet.h>
+#include <errno.h>
+#include <poll.h>
 #include <rdma/rdma_cma.h>
 #include <signal.h>
 #include <stdio.h>
@@ -57,7 +59,18 @@ static enum rdma_cm_event_type next_event(struct rdma_event_channel *channel, co
     return type;
 }
 
-static void serve(int ready)
+/* True: the client has ended, and every event before its end was taken. */
+static int client_has_ended(int channel, int leave)
+{
+    struct pollfd fds[] = {{.fd = channel, .events = POLLIN}, {.fd = leave, .events = POLLIN}};
+
+    while (poll(fds, 2, -1) < 0)
+        REQUIRE(errno == EINTR);
+    return !fds[0].revents;
+}
+
+/* leave: it ends when this does. It ends by exit(), which waits until the faults that were injected are told. */
+static void serve(int ready, int leave)
 {
     struct rdma_event_channel *channel = rdma_create_event_channel();
     struct sockaddr_in address = address_of_server();
@@ -67,7 +80,7 @@ static void serve(int ready)
     REQUIRE(channel && rdma_create_id(channel, &listener, NULL, RDMA_PS_TCP) == 0);
     REQUIRE(rdma_bind_addr(listener, (struct sockaddr *)&address) == 0 && rdma_listen(listener, 8) == 0);
     REQUIRE(write(ready, "r", 1) == 1);
-    for (;;) {
+    while (!client_has_ended(channel->fd, leave)) {
         switch ((int)next_event(channel, "server", &id)) {
         case RDMA_CM_EVENT_CONNECT_REQUEST:
             create_qp(id);
@@ -79,6 +92,7 @@ static void serve(int ready)
             break;
         }
     }
+    exit(0);
 }
 
 /* As far as it gets. False: the connection was not established. */
@@ -116,14 +130,16 @@ int main(int argc, char **argv)
 {
     struct rdma_event_channel *channel;
     struct rdma_cm_id *id, *same;
-    int ready[2];
+    int ready[2], leave[2], status;
     pid_t server;
     char byte;
 
-    REQUIRE(argc == 3 && pipe(ready) == 0);
+    REQUIRE(argc == 3 && pipe(ready) == 0 && pipe(leave) == 0);
     server = fork();
-    if (server == 0)
-        serve(ready[1]);
+    if (server == 0) {
+        close(leave[1]);
+        serve(ready[1], leave[0]);
+    }
     REQUIRE(read(ready[0], &byte, 1) == 1);
     channel = rdma_create_event_channel();
     REQUIRE(channel);
@@ -141,6 +157,7 @@ int main(int argc, char **argv)
         REQUIRE(rdma_destroy_id(id) == 0);
     }
     rdma_destroy_event_channel(channel);
-    REQUIRE(kill(server, SIGKILL) == 0 && waitpid(server, NULL, 0) == server);
+    close(leave[1]);
+    REQUIRE(waitpid(server, &status, 0) == server && WIFEXITED(status) && WEXITSTATUS(status) == 0);
     return 0;
 }
