@@ -2,6 +2,8 @@
 /* softhca/softhca.h as a program uses it. With another libibverbs (argument "absent") there is nothing to be
  * found. */
 #include <errno.h>
+#include <pthread.h>
+#include <semaphore.h>
 #include <softhca/softhca.h>
 #include <string.h>
 
@@ -24,6 +26,74 @@ static void contains(char *text, const char *part)
         exit(1);
     }
     free(text);
+}
+
+/* --- a handler that calls verbs ---------------------------------------------------------------------- */
+
+static struct ibv_cq *failing_cq;
+static sem_t inside, polled;
+
+static void poll_failed(void)
+{
+    REQUIRE(wait_for_completion(failing_cq).status != IBV_WC_SUCCESS);
+}
+
+/* Polls the second of three completions; the third has to be polled by another thread before it returns. */
+static void poll_inside(const char *text, void *argument)
+{
+    note(text, argument);
+    if (calls > 1)
+        return;
+    poll_failed();
+    REQUIRE(sem_post(&inside) == 0);
+    while (sem_wait(&polled) != 0)
+        REQUIRE(errno == EINTR);
+}
+
+static void *poll_beside(void *unused)
+{
+    (void)unused;
+    while (sem_wait(&inside) != 0)
+        REQUIRE(errno == EINTR);
+    poll_failed();
+    REQUIRE(sem_post(&polled) == 0);
+    return NULL;
+}
+
+/* softhca.h: the handler's thread holds no lock of the library. */
+static void call_verbs_in_the_handler(const struct softhca_api *softhca)
+{
+    struct node node;
+    struct ibv_qp *a, *b;
+    pthread_t beside;
+
+    calls = 0;
+    node_open(&node);
+    failing_cq = ibv_create_cq(node.context, 16, NULL, NULL, 0);
+    REQUIRE(failing_cq && sem_init(&inside, 0, 0) == 0 && sem_init(&polled, 0, 0) == 0);
+    a = make_qp(&node, failing_cq, NULL, 4);
+    b = make_qp(&node, failing_cq, NULL, 4);
+    connect_qps(&node, a, b, 14, 7, 7);
+    softhca->set_handler(poll_inside, &calls, SOFTHCA_TEXT);
+    for (uint64_t i = 0; i < 3; i++) { /* no such rkey: the first fails, the others are flushed */
+        struct ibv_sge sge = {(uintptr_t)node.buffer, 8, node.mr->lkey};
+        struct ibv_send_wr wr = {.wr_id = i,
+                                 .sg_list = &sge,
+                                 .num_sge = 1,
+                                 .opcode = IBV_WR_RDMA_WRITE,
+                                 .send_flags = IBV_SEND_SIGNALED};
+        struct ibv_send_wr *bad;
+
+        wr.wr.rdma.remote_addr = sge.addr;
+        wr.wr.rdma.rkey = node.mr->rkey ^ 0x80000000;
+        REQUIRE(ibv_post_send(a, &wr, &bad) == 0);
+    }
+    REQUIRE(pthread_create(&beside, NULL, poll_beside, NULL) == 0);
+    poll_failed();
+    REQUIRE(pthread_join(beside, NULL) == 0 && strstr(told, "IBV_WC_REM_ACCESS_ERR"));
+    softhca->set_handler(NULL, NULL, SOFTHCA_TEXT);
+    REQUIRE(ibv_destroy_qp(a) == 0 && ibv_destroy_qp(b) == 0 && ibv_destroy_cq(failing_cq) == 0);
+    node_close(&node);
 }
 
 int main(int argc, char **argv)
@@ -79,5 +149,6 @@ int main(int argc, char **argv)
     REQUIRE(ibv_destroy_comp_channel(channel) == 0);
     node_close(&node);
     REQUIRE(calls == 2);
+    call_verbs_in_the_handler(softhca);
     return 0;
 }

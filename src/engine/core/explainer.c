@@ -45,7 +45,8 @@ static struct lock faults_lock = LOCK_INIT; /* a leaf; guards both below */
 /* Slots of QPs whose first error is not told yet; the upper bits: 0, or 1 and a reason for which it drops datagrams. */
 static uint32_t faults[FAULTS];
 static _Atomic unsigned fault_count; /* also read without the lock */
-/* Held while faults are told, so that a thread which polls their completions goes on afterwards. Above `lock`. */
+/* Held while faults are written to stderr, so that a thread which polls their completions goes on afterwards. Not while a
+ * handler of the program gets them, which may call verbs or wait for a thread that polls. Above `lock`. */
 static struct lock telling = LOCK_INIT;
 static _Atomic bool is_telling;
 
@@ -115,12 +116,14 @@ void explainer_after_fork_in_child(void)
 
 void explainer_set_handler(void (*wanted)(const char *text, void *argument), void *argument, bool json)
 {
+    lock_acquire(&telling); /* whoever began without a handler ends without */
     lock_acquire(&lock);
     handler = wanted;
     handler_argument = argument;
     form = json ? FORM_JSON : FORM_TEXT;
     only_wrong = false;
     lock_release(&lock);
+    lock_release(&telling);
     if (segment_is_open()) {
         provenance_explain(true);
         hangs_start();
@@ -370,25 +373,54 @@ static void tell_fault(uint32_t slot)
     peer = NULL;
 }
 
-void explainer_tell_faults(void)
+static bool has_handler(void)
 {
-    int saved = errno;
+    bool has;
+
+    lock_acquire(&lock);
+    has = handler != NULL;
+    lock_release(&lock);
+    return has;
+}
+
+static void tell_all(void)
+{
     uint32_t slot;
 
-    faults_tell(); /* the cause before what it led to */
-    if (!atomic_load_explicit(&fault_count, memory_order_seq_cst) &&
-        !atomic_load_explicit(&is_telling, memory_order_seq_cst))
-        return;
-    lock_acquire(&telling);
-    atomic_store_explicit(&is_telling, true, memory_order_seq_cst); /* before the count falls */
     while (next_fault(&slot)) {
         if (slot >> 24)
             tell_drop(slot & 0xffffff, (enum drop_reason)((slot >> 24) - 1));
         else
             tell_fault(slot);
     }
-    atomic_store_explicit(&is_telling, false, memory_order_seq_cst);
+}
+
+/* To stderr. False: there is a handler meanwhile. */
+static bool write_all(void)
+{
+    bool handled;
+
+    lock_acquire(&telling);
+    handled = has_handler();
+    if (!handled) {
+        atomic_store_explicit(&is_telling, true, memory_order_seq_cst); /* before the count falls */
+        tell_all();
+        atomic_store_explicit(&is_telling, false, memory_order_seq_cst);
+    }
     lock_release(&telling);
+    return !handled;
+}
+
+void explainer_tell_faults(void)
+{
+    int saved = errno;
+
+    faults_tell(); /* the cause before what it led to */
+    if (!atomic_load_explicit(&fault_count, memory_order_seq_cst) &&
+        !atomic_load_explicit(&is_telling, memory_order_seq_cst))
+        return;
+    if (has_handler() || !write_all())
+        tell_all();
     errno = saved;
 }
 
