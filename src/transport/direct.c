@@ -3,6 +3,7 @@
  * the kernel's copy. No packet is sent and no PSN is used: the peer's responder does not take part. So a request is executed like that only
  * when all requests before it are complete. A request that would not simply succeed travels as packets, because only
  * the responder may reject it and raise events. */
+#include "transport/cpu_atomic.h"
 #include "transport/machine.h"
 #include "transport/ordered_copy.h"
 
@@ -35,15 +36,11 @@ static bool is_one_sided(const struct transport_qp *qp, const struct send_wqe *w
     return false;
 }
 
-/* CPU atomics, as those of the responder (IBV_ATOMIC_GLOB). */
 static uint64_t execute_atomic(const struct send_wqe *wqe, uint64_t *target)
 {
-    uint64_t value = wqe->atomic.compare_add;
-
     if (wqe->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD)
-        return __atomic_fetch_add(target, value, __ATOMIC_SEQ_CST);
-    __atomic_compare_exchange_n(target, &value, wqe->atomic.swap, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
-    return value;
+        return cpu_fetch_add(target, wqe->atomic.compare_add);
+    return cpu_compare_swap(target, wqe->atomic.compare_add, wqe->atomic.swap);
 }
 
 static void put(char *target, const struct gather *from)
@@ -132,6 +129,10 @@ enum direct direct_execute(struct transport_qp *qp, struct send_wqe *wqe, enum r
 {
     const struct sender *sender = &qp->record->sender;
 
+    if (unlikely(qp->atomic_unknown)) {
+        qp->atomic_unknown = false;
+        return done(qp, wqe, kind, VERDICT_RETRY_EXCEEDED);
+    }
     /* Whoever is to take what is under way takes this with it. */
     if (qp->unasked && sender->completed != sender->begun && wqe->length <= DIRECT_SMALL) {
         qp->unasked--;

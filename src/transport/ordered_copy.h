@@ -8,6 +8,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "base/types.h"
+
 #define PLACE_SMALL 256
 
 static inline uint64_t place_load(const unsigned char *from)
@@ -43,7 +45,8 @@ static inline void place_end(unsigned char *to, const unsigned char *from, size_
     __atomic_store_n(to + length - 1, from[length - 1], __ATOMIC_RELEASE);
 }
 
-static inline void place(void *target, const void *payload, size_t length)
+/* Inline where it is called, for copies of small messages. */
+static always_inline void place_inline(void *target, const void *payload, size_t length)
 {
     unsigned char *to = target;
     const unsigned char *from = payload;
@@ -74,6 +77,11 @@ static inline void place(void *target, const void *payload, size_t length)
     }
     if (length)
         place_end(to, from, length);
+}
+
+static inline void place(void *target, const void *payload, size_t length)
+{
+    place_inline(target, payload, length);
 }
 
 #endif

@@ -396,6 +396,9 @@ struct transport_qp {
     bool tag_matching;  /* its SRQ is a tag matching one */
     /* ports->direct->map() is being prepared. The owner clears this and calls sender_run(). */
     bool map_later;
+    /* The owner has executed the next request, an atomic, and the peer had stopped waiting for it: as if its response was
+     * lost. direct_execute() completes it and clears this. */
+    bool atomic_unknown;
     struct link_properties link;
     const struct transport_ports *ports;
     struct qp_rare *rare;           /* of the record; written by qp_rare() */

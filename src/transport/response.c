@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/pkey.h"
+#include "transport/cpu_atomic.h"
 #include "transport/machine.h"
 #include "transport/ordered_copy.h"
 
@@ -148,16 +149,11 @@ static int respond_to_read(struct transport_qp *qp, struct responder_resource *r
     return 0;
 }
 
-/* CPU atomics, so that they are atomic with the program's own (IBV_ATOMIC_GLOB). */
 static uint64_t execute_atomic(const struct responder_resource *resource, uint64_t *target)
 {
-    uint64_t value = resource->atomic.compare;
-
     if (resource->operation == OP_FETCH_ADD)
-        return __atomic_fetch_add(target, resource->atomic.swap_add, __ATOMIC_SEQ_CST);
-    __atomic_compare_exchange_n(target, &value, resource->atomic.swap_add, false, __ATOMIC_SEQ_CST,
-                                __ATOMIC_SEQ_CST);
-    return value;
+        return cpu_fetch_add(target, resource->atomic.swap_add);
+    return cpu_compare_swap(target, resource->atomic.compare, resource->atomic.swap_add);
 }
 
 /* A response of one packet. */

@@ -119,6 +119,12 @@ int post_by_builders(struct end *end, const struct send *sends, unsigned int cou
             ibv_wr_rdma_read(qpx, wr->wr.rdma.rkey, wr->wr.rdma.remote_addr);
         else if (wr->opcode == IBV_WR_RDMA_WRITE)
             ibv_wr_rdma_write(qpx, wr->wr.rdma.rkey, wr->wr.rdma.remote_addr);
+        else if (wr->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD)
+            ibv_wr_atomic_fetch_add(qpx, wr->wr.atomic.rkey, wr->wr.atomic.remote_addr,
+                                    wr->wr.atomic.compare_add);
+        else if (wr->opcode == IBV_WR_ATOMIC_CMP_AND_SWP)
+            ibv_wr_atomic_cmp_swp(qpx, wr->wr.atomic.rkey, wr->wr.atomic.remote_addr,
+                                  wr->wr.atomic.compare_add, wr->wr.atomic.swap);
         else if (wr->opcode == IBV_WR_SEND)
             ibv_wr_send(qpx);
         else

@@ -26,15 +26,21 @@ static void make(struct send sends[2], struct pair pairs[2], uint64_t id, bool f
     uint32_t from = below(SIZE - 512), to = one_in(2) ? below(64) * 8 : below(SIZE - 512);
     uint32_t flags = (one_in(4) ? 0u : IBV_SEND_SIGNALED) | (one_in(16) ? IBV_SEND_FENCE : 0u) |
                      (one_in(16) ? IBV_SEND_SOLICITED : 0u);
-    bool is_inline = one_in(3), read = one_in(5), atomic = !read && one_in(24), two = one_in(12);
+    bool is_inline = one_in(3), read = one_in(5), atomic = !read && one_in(6), two = one_in(12);
     uint32_t fault = faulty && one_in(40) ? 1 + below(6) : 0;
+    uint32_t landing = SIZE - 64 + (one_in(4) ? below(48) : 0), word = one_in(2) ? SIZE - 16 : below(64) * 8;
+    bool swaps = one_in(2);
+    uint64_t seen; /* by an atomic before: the word may still be that */
+
+    memcpy(&seen, pairs[0].a.buf + SIZE - 64, sizeof(seen));
 
     for (int i = 0; i < 2; i++) {
         struct pair *p = &pairs[i];
         struct send *send = &sends[i];
 
         if (atomic)
-            *send = a_fetch_add(&p->a, id, SIZE - 64, &p->b, below(1) * 8, id);
+            *send = swaps ? a_cas(&p->a, id, landing, &p->b, word, seen, id)
+                          : a_fetch_add(&p->a, id, landing, &p->b, word, id);
         else if (read)
             *send = a_read(&p->a, id, SIZE - 256, length > 200 ? 200 : length, &p->b, to);
         else
@@ -52,13 +58,13 @@ static void make(struct send sends[2], struct pair pairs[2], uint64_t id, bool f
         }
         switch (fault) {
         case 1:
-            send->wr.wr.rdma.rkey ^= 0x55;
+            *(atomic ? &send->wr.wr.atomic.rkey : &send->wr.wr.rdma.rkey) ^= 0x55;
             break;
         case 2:
             send->sge[0].lkey ^= 0x55;
             break;
         case 3:
-            send->wr.wr.rdma.remote_addr += SIZE - 4;
+            send->wr.wr.rdma.remote_addr += SIZE - 4; /* of an atomic, too */
             break;
         case 4: /* inline, it would be no fault, and bytes of another object */
             send->wr.send_flags &= ~(unsigned int)IBV_SEND_INLINE;
@@ -86,7 +92,9 @@ static void open_both(struct pair pairs[2], bool extended)
 
     attr.size = SIZE;
     attr.timeout = 14;
-    attr.send_ops = extended ? IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_READ : 0;
+    attr.send_ops = extended ? IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_READ |
+                                   IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+                             : 0;
     for (int i = 0; i < 2; i++) {
         pair_open(&pairs[i], &attr, &attr);
         if (i == 1)
@@ -134,9 +142,7 @@ static bool play_round(struct pair pairs[2], uint64_t *id, bool faulty, bool ext
     for (unsigned int i = 0; i < count; i++) {
         struct send both[2];
 
-        do
-            make(both, pairs, *id, faulty);
-        while (extended && both[0].wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD);
+        make(both, pairs, *id, faulty);
         if (count == LONG_LIST)
             both[0].wr.send_flags |= IBV_SEND_SIGNALED, both[1].wr.send_flags |= IBV_SEND_SIGNALED;
         sends[0][i] = both[0];
@@ -209,10 +215,10 @@ static void expect_plain(struct pair *p, struct send send, bool plain)
     assert_int_equal(plain_of(&p->a) - before, plain);
 }
 
-static void small_writes_and_reads_of_one_piece_are_plain(void **state)
+static void small_requests_of_one_piece_are_plain(void **state)
 {
     struct pair pairs[2], *p = &pairs[0];
-    struct send list[4], pieces;
+    struct send list[5], pieces;
     uint32_t before;
 
     open_both(pairs, false);
@@ -226,21 +232,22 @@ static void small_writes_and_reads_of_one_piece_are_plain(void **state)
     expect_plain(p, a_read(&p->a, 9, 1, 256, &p->b, 3), true);
     expect_plain(p, a_read(&p->a, 10, 0, 257, &p->b, 0), false);
     expect_plain(p, a_read(&p->a, 11, 0, 0, &p->b, 0), false);
-    expect_plain(p, a_fetch_add(&p->a, 12, 0, &p->b, 0, 1), false);
+    expect_plain(p, a_fetch_add(&p->a, 12, 0, &p->b, 0, 1), true);
+    expect_plain(p, a_cas(&p->a, 13, 0, &p->b, 0, 1, 2), true);
     pieces = a_write(&p->a, 8, 0, 8, &p->b, 0);
     pieces.wr.num_sge = 2;
     pieces.sge[1] = pieces.sge[0];
     expect_plain(p, pieces, false);
     /* Behind a request that is not plain none is. */
     before = plain_of(&p->a);
-    for (uint64_t i = 0; i < 4; i++)
-        list[i] = i == 2   ? a_fetch_add(&p->a, i, 0, &p->b, 0, 1)
-                  : i == 1 ? a_read(&p->a, i, 0, 8, &p->b, 0)
-                           : a_write(&p->a, i, 0, 8, &p->b, 8 * i);
-    end_send_list(&p->a, list, 4);
-    for (uint64_t i = 0; i < 4; i++)
+    for (uint64_t i = 0; i < 5; i++)
+        list[i] = i == 1   ? a_read(&p->a, i, 0, 8, &p->b, 0)
+                  : i == 2 ? a_fetch_add(&p->a, i, 0, &p->b, 0, 1)
+                           : a_write(&p->a, i, 0, i == 3 ? 257 : 8, &p->b, 8 * i);
+    end_send_list(&p->a, list, 5);
+    for (uint64_t i = 0; i < 5; i++)
         end_expect_status(&p->a, SQ, i, IBV_WC_SUCCESS);
-    assert_int_equal(plain_of(&p->a) - before, 2);
+    assert_int_equal(plain_of(&p->a) - before, 3);
     close_both(pairs);
 }
 
@@ -248,7 +255,7 @@ int main(int argc, char **argv)
 {
 #define PLAIN(fn) TEST_WITH(fn, .fars = 1, .needs = NEEDS_TWO_PROCESSES)
     const struct test tests[] = {
-        PLAIN(small_writes_and_reads_of_one_piece_are_plain),
+        PLAIN(small_requests_of_one_piece_are_plain),
         PLAIN(requests_that_succeed_do_the_same_both_ways),
         PLAIN(what_wr_builders_post_does_the_same_both_ways),
         PLAIN(requests_that_fail_do_the_same_both_ways),

@@ -248,7 +248,8 @@ struct ibv_send_wr *plain_post(struct qp *qp, struct ibv_send_wr *wr)
     bool rings = false;
 
     if (qp->transport.link.direct_up_to &&
-        (wr->opcode == IBV_WR_RDMA_WRITE || wr->opcode == IBV_WR_RDMA_READ)) {
+        (wr->opcode == IBV_WR_RDMA_WRITE ||
+         (wr->opcode >= IBV_WR_RDMA_READ && wr->opcode <= IBV_WR_ATOMIC_FETCH_AND_ADD))) {
         wr = direct_post_plain(qp, wr);
         if (likely(!wr)) {
             lock_release(&qp->lock);
