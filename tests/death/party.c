@@ -172,6 +172,20 @@ static void play_script(struct party *party, unsigned rounds)
     }
 }
 
+/* One after another, until the peer's memory is mapped and for a while longer: then these are plain requests. */
+static void play_small(struct party *party)
+{
+    static const enum ibv_wr_opcode kinds[] = {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ,
+                                               IBV_WR_ATOMIC_FETCH_AND_ADD};
+
+    for (unsigned round = 0; round < SMALL_ROUNDS && !party->failed; round++) {
+        for (unsigned kind = 0; kind < 3 && !party->failed; kind++) {
+            post(party, kinds[kind], 8);
+            finish_posted(party);
+        }
+    }
+}
+
 /* The peer's part: all kinds and sizes at once, until the other party leaves or ends. */
 static void play_along(struct party *party)
 {
@@ -255,10 +269,12 @@ static void play_looked_at(struct party *party, enum scenario scenario)
         play_script(party, 1);
         if (marks && scenario == SCENARIO_TRANSFER)
             party_mark();
-        if (scenario == SCENARIO_TRANSFER)
+        if (scenario == SCENARIO_TRANSFER) {
             play_script(party, ROUNDS);
-        else if (scenario == SCENARIO_TEARDOWN)
+            play_small(party);
+        } else if (scenario == SCENARIO_TEARDOWN) {
             play_script(party, 6);
+        }
         if (marks && scenario == SCENARIO_TRANSFER)
             party_mark();
         tell(party, WORD_BYE);

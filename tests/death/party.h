@@ -19,6 +19,7 @@ enum {
     SIZE = SCRATCH + 8 * SLOT,
     PORT = 7471,
     ROUNDS = 12,
+    SMALL_ROUNDS = 24,
     PEER_SENDS = SLOTS / 2,
 };
 
