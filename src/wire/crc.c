@@ -45,6 +45,11 @@ uint32_t crc_of(uint32_t crc, const void *bytes, size_t length)
     return by(crc_method(), crc, bytes, length);
 }
 
+bool crc_takes_any_alignment(size_t length)
+{
+    return crc_method() == CRC_WIDE && length >= CRC_WIDE_LEAST;
+}
+
 bool crc_has_table(void)
 {
     return atomic_load_explicit(&filled, memory_order_acquire); /* partner: prepare() */

@@ -23,6 +23,8 @@ uint32_t crc_of(uint32_t crc, const void *bytes, size_t length);
  * `now` returns nanoseconds. Before the first call libdeflate is used. Any thread. */
 void crc_choose(uint64_t (*now)(void));
 enum crc_method crc_method(void);
+/* Is crc_of() of so many bytes as fast wherever they begin? */
+bool crc_takes_any_alignment(size_t length);
 const char *crc_method_name(enum crc_method method);
 
 /* Table-driven CRC, the fastest for 8 to a few dozen bytes, usable when crc_has_table(), that is after crc_choose().

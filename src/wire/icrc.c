@@ -122,7 +122,7 @@ uint32_t icrc_of(const struct icrc_path *path, const uint8_t *packet, size_t len
     return copied < covered ? crc_of(crc, packet + copied, covered - copied) : crc;
 }
 
-/* icrc_of() is faster for longer packets on processors with carry-less multiplication. */
+/* libdeflate is faster for longer packets (icrc_of()). */
 #define FEW 40u
 
 /* Contribution of each bit of the identification to the register at the end of the UDP header. */
@@ -165,12 +165,19 @@ static uint32_t start_for(struct icrc_memory *memory, const struct icrc_path *pa
 uint32_t icrc_of_next(struct icrc_memory *memory, const struct icrc_path *path, const uint8_t *packet,
                       size_t length)
 {
-    size_t covered = length - ICRC_LENGTH;
+    size_t covered = length - ICRC_LENGTH, few = covered;
+    uint32_t crc;
 
-    if (covered > FEW || !crc_has_table())
+    if (covered > FEW) {
+        few = BTH_LENGTH;
+        if (!crc_takes_any_alignment(covered - few))
+            return icrc_of(path, packet, length);
+    }
+    if (unlikely(!crc_has_table()))
         return icrc_of(path, packet, length);
-    return crc_of_few(start_for(memory, path, length) ^ of_identification(path), packet, covered,
-                      (uint64_t)0xff << 8 * BTH_CONGESTION);
+    crc = crc_of_few(start_for(memory, path, length) ^ of_identification(path), packet, few,
+                     (uint64_t)0xff << 8 * BTH_CONGESTION);
+    return few < covered ? crc_of(crc, packet + few, covered - few) : crc;
 }
 
 void icrc_store(uint32_t crc, uint8_t ret_bytes[4])
@@ -244,11 +251,12 @@ static bool check(struct icrc_memory *memory, struct icrc_path *path, const uint
 
     /* Bytes from the identification to the end of the covered part. */
     const size_t covered = 2 + AFTER_IDENTIFICATION + UDP_LENGTH + length - ICRC_LENGTH;
-    struct icrc_path guess = *path;
+    const bool given = path->dont_fragment;
 
+    /* In place: a copy would wait for what the caller has just written in smaller pieces, and for all stores before. */
     for (int dont_fragment = 1; dont_fragment >= 0; dont_fragment--) {
-        guess.dont_fragment = dont_fragment;
-        uint32_t cause = difference(memory, &guess, udp_payload, length);
+        path->dont_fragment = dont_fragment;
+        uint32_t cause = difference(memory, path, udp_payload, length);
 
         /* If only the identification is wrong, its difference entered the register at the low 16 bits. */
         if (cause)
@@ -256,9 +264,9 @@ static bool check(struct icrc_memory *memory, struct icrc_path *path, const uint
         if (cause >> 16)
             continue;
         path->identification ^= (uint16_t)((cause & 0xff) << 8 | cause >> 8);
-        path->dont_fragment = dont_fragment;
         return true;
     }
+    path->dont_fragment = given;
     return false;
 }
 

@@ -50,7 +50,7 @@ bool icrc_check(const struct icrc_path *path, const uint8_t *udp_payload, size_t
  * goes to *path. The check is cheaper if path->identification is already right. One in 32,768 random corruptions
  * passes. */
 bool icrc_check_unidentified(struct icrc_path *path, const uint8_t *udp_payload, size_t length);
-/* The same, faster for small packets. */
+/* The same, faster for small packets, and for long ones where crc_takes_any_alignment(). */
 bool icrc_check_next(struct icrc_memory *memory, struct icrc_path *path, const uint8_t *udp_payload,
                      size_t length);
 
