@@ -141,8 +141,8 @@ static always_inline bool run_execute(struct run *run, const void *here, uint32_
     if (signaled)
         run_time(run);
     if (reads) {
-        place_inline((void *)(uintptr_t)here, (const void *)there,
-                     length); // NOLINT(performance-no-int-to-ptr)
+        // NOLINTNEXTLINE(performance-no-int-to-ptr)
+        place_inline((void *)(uintptr_t)here, (const void *)there, length);
     } else {
         place_inline((void *)there, here, length); // NOLINT(performance-no-int-to-ptr)
         run->last = there;
