@@ -32,6 +32,8 @@ GUEST_LIMIT = 600
 
 # What "this environment" of softhca doctor begins with.
 ONE_SIDED = "RDMA WRITE, RDMA READ"
+# Of a third of a second. On a busy machine one may end before its memory is mapped on demand, and says so.
+RUNS = 3
 TELLS = {environments.MAPPED: f"ok +this environment +{ONE_SIDED}, atomics: mapped memory ",
          environments.BY_THREADS: f"note +this environment +programs with one thread: {ONE_SIDED}, atomics: mapped memory .*\n"
                                   f" +programs with several threads: {ONE_SIDED}: kernel copy ",
@@ -55,7 +57,10 @@ def doctor_tells(said, environment):
 def try_environment(build, environment):
     try:
         with environments.place(build, ANY, environment) as there:
-            _, (mechanism, why) = there.run("write", 8, "latency", "spin")
+            for _ in range(RUNS):
+                _, (mechanism, why) = there.run("write", 8, "latency", "spin")
+                if mechanism == environment.expected or "so far" not in why:
+                    break
             tap.equal(mechanism, environment.expected, why)
             assert (mechanism == environments.MAPPED) == (why == ""), why
             doctor_tells(there.doctor(), environment)
