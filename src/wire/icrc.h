@@ -36,7 +36,7 @@ struct icrc_memory {
         uint32_t crc;
     } starts[ICRC_STARTS];
 };
-/* icrc_of(), faster for small packets. */
+/* icrc_of(), faster for small packets, and for long ones where crc_takes_any_alignment(). */
 uint32_t icrc_of_next(struct icrc_memory *memory, const struct icrc_path *path, const uint8_t *udp_payload,
                       size_t length);
 

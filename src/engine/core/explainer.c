@@ -373,16 +373,6 @@ static void tell_fault(uint32_t slot)
     peer = NULL;
 }
 
-static bool has_handler(void)
-{
-    bool has;
-
-    lock_acquire(&lock);
-    has = handler != NULL;
-    lock_release(&lock);
-    return has;
-}
-
 static void tell_all(void)
 {
     uint32_t slot;
@@ -395,13 +385,13 @@ static void tell_all(void)
     }
 }
 
-/* To stderr. False: there is a handler meanwhile. */
+/* To stderr. False: there is a handler. */
 static bool write_all(void)
 {
     bool handled;
 
     lock_acquire(&telling);
-    handled = has_handler();
+    handled = handler != NULL; /* set with this lock held */
     if (!handled) {
         atomic_store_explicit(&is_telling, true, memory_order_seq_cst); /* before the count falls */
         tell_all();
@@ -419,7 +409,7 @@ void explainer_tell_faults(void)
     if (!atomic_load_explicit(&fault_count, memory_order_seq_cst) &&
         !atomic_load_explicit(&is_telling, memory_order_seq_cst))
         return;
-    if (has_handler() || !write_all())
+    if (!write_all())
         tell_all();
     errno = saved;
 }
