@@ -7,10 +7,15 @@
 #include "base/sys.h"
 
 #define SPINS_BEFORE_SLEEP 200
+#define UNSURE             (10 * NS_PER_MS)
+
+_Atomic uint32_t lock_sleepers[LOCK_SLEEPERS];
 
 void cold_path lock_acquire_slow(struct lock *lock)
 {
     int saved = errno;
+    _Atomic uint32_t *sleepers;
+    ns_t at_most;
 
     for (int i = 0; i < SPINS_BEFORE_SLEEP; i++) {
         if (lock_try(lock)) {
@@ -18,10 +23,14 @@ void cold_path lock_acquire_slow(struct lock *lock)
         }
         cpu_relax();
     }
-    /* From here on the word is 2, so that the holder wakes us. We keep 2 when we hold the lock, because other threads
-     * may sleep, too. */
-    while (atomic_exchange_explicit(&lock->word, 2, memory_order_acquire) != 0)
-        sys_futex((uint32_t *)&lock->word, FUTEX_WAIT_PRIVATE, 2, NS_NEVER);
+    /* A thread that releases the lock sees this one among the sleepers, or this one sees the lock free. One fence does
+     * for all turns: the counter stays as it is until this thread has the lock. */
+    sleepers = lock_sleepers_of(lock);
+    atomic_fetch_add_explicit(sleepers, 1, memory_order_relaxed);
+    at_most = fence_heavy() ? NS_NEVER : UNSURE;
+    while (!lock_try(lock))
+        sys_futex((uint32_t *)&lock->held, FUTEX_WAIT_PRIVATE, 1, at_most);
+    atomic_fetch_sub_explicit(sleepers, 1, memory_order_relaxed);
     errno = saved;
 }
 
@@ -29,6 +38,12 @@ void cold_path lock_wake_one(struct lock *lock)
 {
     int saved = errno;
 
-    sys_futex((uint32_t *)&lock->word, FUTEX_WAKE_PRIVATE, 1, NS_NEVER);
+    sys_futex((uint32_t *)&lock->held, FUTEX_WAKE_PRIVATE, 1, NS_NEVER);
     errno = saved;
+}
+
+void lock_after_fork_in_child(void)
+{
+    for (unsigned i = 0; i < LOCK_SLEEPERS; i++)
+        atomic_store_explicit(&lock_sleepers[i], 0, memory_order_relaxed);
 }

@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* A process-private lock of one word: inline while free, then a short spin, then a futex. Never in memory that
- * another process writes, because a peer may die at any instruction. */
+ * another process writes, because a peer may die at any instruction.
+ *
+ * Releasing is a plain store, as of a spin lock. A thread that goes to sleep says so, and pays for the fence that the
+ * release saves (docs/design/fences.md). It says so in memory of its own, not in the lock's: the next holder
+ * may free that as soon as the lock is released. */
 #ifndef BASE_LOCK_H
 #define BASE_LOCK_H
 
@@ -8,11 +12,17 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/fence.h"
 #include "base/types.h"
 
 struct lock {
-    _Atomic uint32_t word; /* 0 free, 1 held, 2 held and a thread may sleep */
+    _Atomic uint32_t held; /* 1: held. Who sleeps, waits for a change of this word */
 };
+
+/* Threads that sleep, or are about to, by the address of their lock. A lock shares its counter with others: then its releases
+ * call the kernel in vain while a thread sleeps on one of those. */
+#define LOCK_SLEEPERS 256u
+extern _Atomic uint32_t lock_sleepers[LOCK_SLEEPERS];
 
 #define LOCK_INIT                                                                                            \
     {                                                                                                        \
@@ -21,10 +31,17 @@ struct lock {
 
 void lock_acquire_slow(struct lock *lock);
 void lock_wake_one(struct lock *lock);
+void lock_after_fork_in_child(void);
+
+static inline _Atomic uint32_t *lock_sleepers_of(const struct lock *lock)
+{
+    /* Locks of one kind lie a multiple of a cache line apart: the product spreads them. */
+    return &lock_sleepers[(uint32_t)((uintptr_t)lock >> 2) * 0x9E3779B1u >> 24];
+}
 
 static inline void lock_init(struct lock *lock)
 {
-    atomic_store_explicit(&lock->word, 0, memory_order_relaxed);
+    atomic_store_explicit(&lock->held, 0, memory_order_relaxed);
 }
 
 /* Acquire; partner: the release in lock_release(). */
@@ -32,8 +49,8 @@ static inline bool lock_try(struct lock *lock)
 {
     uint32_t expected = 0;
 
-    return atomic_load_explicit(&lock->word, memory_order_relaxed) == 0 &&
-           atomic_compare_exchange_strong_explicit(&lock->word, &expected, 1, memory_order_acquire,
+    return atomic_load_explicit(&lock->held, memory_order_relaxed) == 0 &&
+           atomic_compare_exchange_strong_explicit(&lock->held, &expected, 1, memory_order_acquire,
                                                    memory_order_relaxed);
 }
 
@@ -41,31 +58,35 @@ static inline void lock_acquire(struct lock *lock)
 {
     uint32_t expected = 0;
 
-    if (unlikely(!atomic_compare_exchange_strong_explicit(&lock->word, &expected, 1, memory_order_acquire,
+    if (unlikely(!atomic_compare_exchange_strong_explicit(&lock->held, &expected, 1, memory_order_acquire,
                                                           memory_order_relaxed)))
         lock_acquire_slow(lock);
 }
 
 static inline void lock_release(struct lock *lock)
 {
-    if (unlikely(atomic_exchange_explicit(&lock->word, 0, memory_order_release) == 2))
+    const _Atomic uint32_t *sleepers = lock_sleepers_of(lock);
+
+    atomic_store_explicit(&lock->held, 0, memory_order_release);
+    fence_light(); /* partner: fence_heavy() in lock_acquire_slow() */
+    if (unlikely(atomic_load_explicit(sleepers, memory_order_relaxed)))
         lock_wake_one(lock);
 }
 
-/* As lock_release(), and a full fence behind it, which on x86 the exchange is already. */
+/* As lock_release(), and a full fence behind it. */
 static inline void lock_release_and_fence(struct lock *lock)
 {
-    lock_release(lock);
-#if defined(__x86_64__)
-    atomic_signal_fence(memory_order_seq_cst);
-#else
+    const _Atomic uint32_t *sleepers = lock_sleepers_of(lock);
+
+    atomic_store_explicit(&lock->held, 0, memory_order_release);
     atomic_thread_fence(memory_order_seq_cst);
-#endif
+    if (unlikely(atomic_load_explicit(sleepers, memory_order_relaxed)))
+        lock_wake_one(lock);
 }
 
 static inline bool lock_held(const struct lock *lock)
 {
-    return atomic_load_explicit(&lock->word, memory_order_relaxed) != 0;
+    return atomic_load_explicit(&lock->held, memory_order_relaxed) != 0;
 }
 
 #endif

@@ -3,12 +3,10 @@
 
 #include <errno.h>
 #include <linux/futex.h>
-#include <linux/membarrier.h>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/mman.h>
 
-#include "base/lock.h"
 #include "base/log.h"
 #include "base/sys.h"
 
@@ -18,7 +16,7 @@
 #define TRY_AGAIN  (100 * NS_PER_MS)
 
 __thread struct rundown_thread *rundown_self __attribute__((tls_model("initial-exec")));
-_Atomic uint32_t rundown_mode = RUNDOWN_FENCED;
+_Atomic uint32_t rundown_is_held;
 
 static _Atomic(struct rundown_thread *) all_threads; /* push only; records are reused, never freed */
 static struct rundown_thread reserved[RESERVED];
@@ -41,22 +39,10 @@ static void thread_ended(void *record)
         sys_futex((uint32_t *)&records_freed, FUTEX_WAKE_PRIVATE, INT32_MAX, NS_NEVER);
 }
 
-static bool is_fenced(void)
-{
-    return atomic_load_explicit(&rundown_mode, memory_order_relaxed) & RUNDOWN_FENCED;
-}
-
-static void ask_for_membarrier(void)
-{
-    if (sys_membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0)
-        atomic_fetch_and_explicit(&rundown_mode, ~(uint32_t)RUNDOWN_FENCED, memory_order_relaxed);
-}
-
 static void initialise(void)
 {
     pthread_key_create(&thread_end_key, thread_ended);
-    /* Registers the whole process; free of cost until the first membarrier. */
-    ask_for_membarrier();
+    fence_ask();
 }
 
 static struct rundown_thread *unused_record(void)
@@ -147,8 +133,7 @@ struct rundown_thread *cold_path rundown_register_thread(void)
 void rundown_wait(void)
 {
     pthread_once(&once, initialise);
-    if (is_fenced() || sys_membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) != 0)
-        atomic_thread_fence(memory_order_seq_cst);
+    (void)fence_heavy(); /* partner: fence_light() in rundown_enter() */
     for (struct rundown_thread *thread = atomic_load_explicit(&all_threads, memory_order_acquire); thread;
          thread = thread->next) {
         uint32_t sections = atomic_load_explicit(&thread->sections, memory_order_acquire);
@@ -168,45 +153,31 @@ void rundown_wait(void)
 
 /* --- holding ----------------------------------------------------------------------------------------- */
 
-static void wait_for_release(void)
-{
-    uint32_t mode;
-
-    while ((mode = atomic_load_explicit(&rundown_mode, memory_order_acquire)) & RUNDOWN_HELD)
-        sys_futex((uint32_t *)&rundown_mode, FUTEX_WAIT_PRIVATE, mode, NS_NEVER);
-}
-
-void cold_path rundown_enter_slowly(struct rundown_thread *self)
+void cold_path rundown_enter_later(struct rundown_thread *self)
 {
     uint32_t outside = atomic_load_explicit(&self->sections, memory_order_relaxed) + 1;
 
-    for (;;) {
-        uint32_t mode;
-
-        if (is_fenced())
-            atomic_thread_fence(memory_order_seq_cst);
-        /* Either this load sees the mode of rundown_hold(), or rundown_hold() sees this thread inside. */
-        mode = atomic_load_explicit(&rundown_mode, memory_order_acquire);
-        if (!(mode & RUNDOWN_HELD))
-            return;
+    do {
         atomic_store_explicit(&self->sections, outside, memory_order_release);
-        wait_for_release();
+        while (atomic_load_explicit(&rundown_is_held, memory_order_acquire))
+            sys_futex((uint32_t *)&rundown_is_held, FUTEX_WAIT_PRIVATE, 1, NS_NEVER);
         atomic_store_explicit(&self->sections, ++outside, memory_order_relaxed);
-        atomic_signal_fence(memory_order_seq_cst); /* partner: membarrier in rundown_wait() */
         outside++;
-    }
+        /* Either this load sees rundown_hold(), or rundown_hold() sees this thread inside. */
+        fence_light();
+    } while (atomic_load_explicit(&rundown_is_held, memory_order_acquire));
 }
 
 void rundown_hold(void)
 {
-    atomic_fetch_or_explicit(&rundown_mode, RUNDOWN_HELD, memory_order_seq_cst);
+    atomic_store_explicit(&rundown_is_held, 1, memory_order_relaxed);
     rundown_wait();
 }
 
 void rundown_release(void)
 {
-    atomic_fetch_and_explicit(&rundown_mode, ~(uint32_t)RUNDOWN_HELD, memory_order_release);
-    sys_futex((uint32_t *)&rundown_mode, FUTEX_WAKE_PRIVATE, INT32_MAX, NS_NEVER);
+    atomic_store_explicit(&rundown_is_held, 0, memory_order_release);
+    sys_futex((uint32_t *)&rundown_is_held, FUTEX_WAKE_PRIVATE, INT32_MAX, NS_NEVER);
 }
 
 bool rundown_others_are_inside(void)
@@ -221,11 +192,7 @@ bool rundown_others_are_inside(void)
 void rundown_after_fork_in_child(void)
 {
     atomic_store_explicit(&record_awaiters, 0, memory_order_relaxed);
-    /* Linux copies the registration with the address space, but does not document that. */
-    if (!is_fenced()) {
-        atomic_store_explicit(&rundown_mode, RUNDOWN_FENCED, memory_order_relaxed);
-        ask_for_membarrier();
-    }
+    atomic_store_explicit(&rundown_is_held, 0, memory_order_relaxed);
     for (struct rundown_thread *thread = atomic_load_explicit(&all_threads, memory_order_acquire); thread;
          thread = thread->next) {
         if (thread == rundown_self)

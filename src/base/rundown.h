@@ -6,8 +6,7 @@
  * pointer) and then calls rundown_wait(), which returns when every thread has left the section that it was in.
  * Sections are short and never wait for a peer.
  *
- * Entering is a plain store; membarrier(2) in rundown_wait() is the other half of the barrier. If the kernel refuses
- * membarrier(2), a full fence follows the store. */
+ * Entering is a plain store and fence_light(); fence_heavy() in rundown_wait() is the other half. */
 #ifndef BASE_RUNDOWN_H
 #define BASE_RUNDOWN_H
 
@@ -15,6 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/fence.h"
 #include "base/types.h"
 
 struct rundown_thread {
@@ -26,15 +26,11 @@ struct rundown_thread {
 
 extern __thread struct rundown_thread *rundown_self __attribute__((tls_model("initial-exec")));
 
-enum rundown_mode {
-    RUNDOWN_FENCED = 1, /* the kernel refuses membarrier(2), or was not asked yet */
-    RUNDOWN_HELD = 2,   /* between rundown_hold() and rundown_release() */
-};
-extern _Atomic uint32_t rundown_mode; /* enum rundown_mode */
+extern _Atomic uint32_t rundown_is_held; /* between rundown_hold() and rundown_release() */
 
 struct rundown_thread *rundown_register_thread(void);
-/* The caller has marked itself as inside, and the mode is not 0. */
-void rundown_enter_slowly(struct rundown_thread *self);
+/* The caller has marked itself as inside. */
+void rundown_enter_later(struct rundown_thread *self);
 
 static inline void rundown_enter(void)
 {
@@ -46,9 +42,9 @@ static inline void rundown_enter(void)
         return;
     atomic_store_explicit(&self->sections, atomic_load_explicit(&self->sections, memory_order_relaxed) + 1,
                           memory_order_relaxed);
-    atomic_signal_fence(memory_order_seq_cst); /* partner: membarrier in rundown_wait() */
-    if (unlikely(atomic_load_explicit(&rundown_mode, memory_order_acquire)))
-        rundown_enter_slowly(self);
+    fence_light(); /* partner: fence_heavy() in rundown_wait() */
+    if (unlikely(atomic_load_explicit(&rundown_is_held, memory_order_acquire)))
+        rundown_enter_later(self);
 }
 
 static inline void rundown_exit(void)

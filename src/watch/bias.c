@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 #include "watch/bias.h"
 
-#include <linux/membarrier.h>
 #include <sched.h>
 
 #include "base/sys.h"
@@ -9,14 +8,12 @@
 /* Who sets up a queue often leaves it to another thread. */
 #define TIMES_ALONE 64u
 
-bool bias_possible;
-
 /* The lock is held. Behind this the owner is not inside, and will not be without the lock. */
 static void take_away(struct bias *bias)
 {
     __atomic_store_n(&bias->owner, BIAS_SHARED, __ATOMIC_RELAXED);
     /* Either the owner sees the store above before it goes inside, or it is seen inside below. */
-    sys_membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+    (void)fence_heavy();
     while (atomic_load_explicit(&bias->busy, memory_order_acquire))
         sched_yield();
 }
@@ -27,12 +24,14 @@ cold_path bool bias_acquire_slow(struct bias *bias, uintptr_t thread)
 
     lock_acquire(&bias->lock);
     owner = __atomic_load_n(&bias->owner, __ATOMIC_RELAXED);
-    if (owner == BIAS_SHARED || !bias_possible)
+    if (owner == BIAS_SHARED)
         return true;
     if (owner != 0) {
         take_away(bias);
         return true;
     }
+    if (atomic_load_explicit(&fence_is_full, memory_order_relaxed))
+        return true;
     bias->times = bias->latest == thread ? bias->times + 1 : 0;
     bias->latest = thread;
     if (bias->times < TIMES_ALONE)

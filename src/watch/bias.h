@@ -24,9 +24,6 @@ struct bias {
     struct lock lock;
 };
 
-/* Set when the process is registered for membarrier(2). */
-extern bool bias_possible;
-
 /* False: as the owner, true: with the lock. */
 bool bias_acquire_slow(struct bias *bias, uintptr_t thread);
 
@@ -38,7 +35,7 @@ static inline bool bias_enter(struct bias *bias)
     if (unlikely(bias->owner != thread))
         return false;
     atomic_store_explicit(&bias->busy, 1, memory_order_relaxed);
-    /* The store comes before the load: here only for the compiler, for the processor by the membarrier of who takes the
+    /* The store comes before the load: here only for the compiler, for the processor by fence_heavy() of who takes the
      * lock away (bias_acquire_slow()). Acquire: what its last holder wrote. */
     atomic_signal_fence(memory_order_seq_cst);
     if (likely(bias->owner == thread)) {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 #include <errno.h>
-#include <linux/membarrier.h>
 #include <pthread.h>
 
 #include "base/sys.h"
@@ -27,6 +26,8 @@ static _Atomic uint32_t started;     /* enum started */
 /* What the child inherits is its parent's: the segment becomes a private copy, and calls for inherited objects pass. */
 static void after_fork_in_child(void)
 {
+    fence_after_fork_in_child();
+    lock_after_fork_in_child();
     lock_init(&lock);
     watch_thread = (struct watch_thread){0, &no_qp, &no_qp, &no_cq};
     sys_forget_thread();
@@ -46,7 +47,7 @@ static enum started start_locked(void)
     if (!handles_fork && pthread_atfork(NULL, NULL, after_fork_in_child) != 0)
         return FAILED;
     handles_fork = true;
-    bias_possible = sys_membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0;
+    fence_ask();
     if (segment_open_watched() != 0)
         return FAILED;
     tell_start();

@@ -54,7 +54,7 @@ static void hold_off(bool fenced)
     rundown_enter(); /* asks for membarrier(2) */
     rundown_exit();
     if (fenced)
-        atomic_fetch_or(&rundown_mode, RUNDOWN_FENCED);
+        atomic_store(&fence_is_full, 1);
     memset(counter, 0, sizeof(counter));
     memset(moved, 0, sizeof(moved));
     atomic_store(&ends, false);

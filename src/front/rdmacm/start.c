@@ -17,6 +17,8 @@ static bool fork_handler_installed;
 /* Ids and channels of the parent stay in the child's memory and are void (id_is_inherited()). */
 static void after_fork_in_child(void)
 {
+    fence_after_fork_in_child();
+    lock_after_fork_in_child();
     lock_init(&start_lock);
     atomic_store_explicit(&started, false, memory_order_relaxed);
     adapters_forget();
@@ -44,6 +46,7 @@ static int start_locked(void)
         if (error)
             return error;
         fork_handler_installed = true;
+        fence_ask(); /* this library has locks of its own */
     }
     calls = softhca_communication();
     list = ibv_get_device_list(NULL);
