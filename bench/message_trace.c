@@ -5,8 +5,9 @@
  * is looked at stops, its thread is stepped through ROUNDS of them, and each step is written to FILE for
  * message_trace.py. x86-64 only.
  *
- * usage: message_trace FILE send|write|poll [inline] [chain] [extended] [receiver] [turns] [size=BYTES] [qps=N]
- * turns: the receiver answers each SEND by one; poll: polls that find nothing. */
+ * usage: message_trace FILE send|write|read|faa|poll [inline] [chain] [extended] [receiver] [turns] [size=BYTES] [qps=N]
+ * turns: each completion is polled before the next request, and the receiver answers each SEND by one; poll: polls that find
+ * nothing. */
 #include "common.h"
 #include "endpoint.h"
 
@@ -30,9 +31,10 @@ enum phase { ELSEWHERE, POSTS, POLLS, POSTS_RECEIVES };
 
 static struct options {
     const char *file;
+    enum ibv_wr_opcode opcode;
     bool sends, polls, is_inline, chain, extended, receiver, turns;
     uint32_t size, qps;
-} opt = {.size = 8, .qps = 1};
+} opt = {.opcode = IBV_WR_RDMA_WRITE, .size = 8, .qps = 1};
 
 /* In memory that the three processes share. */
 static struct shared {
@@ -63,7 +65,7 @@ static void open_side(struct side *side, int fd, bool receiver)
 {
     struct qp_shape shape = {
         .send_wr = 2 * TOGETHER,
-        .recv_wr = (receiver && opt.sends) || opt.turns ? RECEIVES : 1,
+        .recv_wr = opt.sends && (receiver || opt.turns) ? RECEIVES : 1,
         .inline_data = opt.is_inline ? 64 : 0,
         .send_ops = opt.extended && !receiver ? IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_SEND : 0};
 
@@ -135,6 +137,17 @@ static void post_extended(struct side *side, uint32_t q, int count)
         give_up("ibv_wr_complete");
 }
 
+static void aim(struct ibv_send_wr *wr, const struct contact *far)
+{
+    if (opt.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+        wr->wr.atomic.remote_addr = far->address;
+        wr->wr.atomic.rkey = far->rkey;
+    } else {
+        wr->wr.rdma.remote_addr = far->address;
+        wr->wr.rdma.rkey = far->rkey;
+    }
+}
+
 static void post(struct side *side, uint32_t q, int count)
 {
     struct ibv_send_wr *bad;
@@ -143,8 +156,7 @@ static void post(struct side *side, uint32_t q, int count)
         post_extended(side, q, count);
         return;
     }
-    side->wr[0].wr.rdma.remote_addr = side->far[q].address;
-    side->wr[0].wr.rdma.rkey = side->far[q].rkey;
+    aim(&side->wr[0], &side->far[q]);
     if ((errno = ibv_post_send(side->qp[q], side->wr, &bad)))
         give_up("ibv_post_send");
 }
@@ -196,19 +208,20 @@ static void receive_round(struct side *side)
     atomic_store(&shared->received, received + TOGETHER);
 }
 
-/* One message and the answer to it, so often. The answer is there before the first poll. */
+/* One message and its completion, so often; of a SEND also the answer, which is there before the first poll. */
 static void turns_round(struct side *side)
 {
     for (int i = 0; i < TOGETHER; i++) {
         uint64_t sent = atomic_load(&shared->sent);
-        int left = 2; /* completions: of the SEND, and of the receive */
+        int left = opt.sends ? 2 : 1; /* completions: of the request, and of the receive */
 
-        post_receive(side);
+        if (opt.sends)
+            post_receive(side);
         set_phase(POSTS);
         post(side, 0, 1);
         set_phase(ELSEWHERE);
         atomic_store(&shared->sent, sent + 1);
-        while (atomic_load(&shared->received) != sent + 1)
+        while (opt.sends && atomic_load(&shared->received) != sent + 1)
             sched_yield(); /* the other side may need this processor */
         while (left > 0)
             left -= poll_some(side);
@@ -253,15 +266,16 @@ static void make_requests(struct side *side)
 {
     side->sge = (struct ibv_sge){(uintptr_t)side->ep.buffer, opt.size, side->ep.mr->lkey};
     side->into = (struct ibv_sge){(uintptr_t)side->ep.buffer + 32768, opt.size, side->ep.mr->lkey};
-    for (int i = 0; i < TOGETHER; i++)
+    for (int i = 0; i < TOGETHER; i++) {
         side->wr[i] = (struct ibv_send_wr){
             .next = opt.chain && i + 1 < TOGETHER ? &side->wr[i + 1] : NULL,
             .sg_list = &side->sge,
             .num_sge = 1,
-            .opcode = opt.sends ? IBV_WR_SEND : IBV_WR_RDMA_WRITE,
+            .opcode = opt.opcode,
             .send_flags = IBV_SEND_SIGNALED | (opt.is_inline ? IBV_SEND_INLINE : 0),
-            .wr.rdma = {side->far[0].address, side->far[0].rkey},
         };
+        aim(&side->wr[i], &side->far[0]);
+    }
 }
 
 static void run_sender(int fd)
@@ -295,7 +309,7 @@ static void run_receiver(int fd)
 
         if (atomic_load(&shared->done))
             _exit(0);
-        if (opt.turns)
+        if (opt.turns && opt.sends)
             answer(&side);
         else if (opt.sends && atomic_load(&shared->sent) >= received + TOGETHER)
             receive_round(&side);
@@ -439,7 +453,12 @@ int main(int argc, char **argv)
     int pair[2];
 
     for (int i = 2; i < argc; i++) {
-        opt.sends |= !strcmp(argv[i], "send");
+        if (!strcmp(argv[i], "send"))
+            opt.opcode = IBV_WR_SEND;
+        if (!strcmp(argv[i], "read"))
+            opt.opcode = IBV_WR_RDMA_READ;
+        if (!strcmp(argv[i], "faa"))
+            opt.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
         opt.polls |= !strcmp(argv[i], "poll");
         opt.turns |= !strcmp(argv[i], "turns");
         opt.is_inline |= !strcmp(argv[i], "inline");
@@ -451,10 +470,13 @@ int main(int argc, char **argv)
         if (!strncmp(argv[i], "qps=", 4))
             opt.qps = (uint32_t)atol(argv[i] + 4);
     }
+    opt.sends = opt.opcode == IBV_WR_SEND;
     if (argc < 3 || !opt.size || opt.size > 16384 || !opt.qps || opt.qps > QPS_MAX ||
-        ((opt.receiver || opt.turns) && !opt.sends) || (opt.receiver && opt.turns)) {
+        (opt.receiver && (!opt.sends || opt.turns)) ||
+        (opt.extended && !opt.sends && opt.opcode != IBV_WR_RDMA_WRITE)) {
         fprintf(stderr,
-                "usage: %s FILE send|write|poll [inline] [chain] [extended] [receiver] [turns] [size=BYTES] "
+                "usage: %s FILE send|write|read|faa|poll [inline] [chain] [extended] [receiver] [turns] "
+                "[size=BYTES] "
                 "[qps=N]\n",
                 argv[0]);
         return 2;
