@@ -9,13 +9,89 @@
 #define SPINS_BEFORE_SLEEP 200
 #define UNSURE             (10 * NS_PER_MS)
 
-_Atomic uint32_t lock_sleepers[LOCK_SLEEPERS];
+/* On the stack of the thread that sleeps. */
+struct lock_sleeper {
+    struct lock_sleeper *next;
+    const struct lock *lock;
+    _Atomic uint32_t
+        woken; /* who sets it has taken this out of its list, and does not access it afterwards */
+};
+
+struct lock_sleepers lock_sleepers[LOCK_SLEEPERS];
+
+/* --- lists ------------------------------------------------------------------------------------------- */
+
+/* A lock in memory that nobody frees: its word says who sleeps on it. 0: free, 1: held, 2: held, and a thread may sleep. */
+static void list_lock(struct lock_sleepers *list)
+{
+    uint32_t before = 0;
+
+    if (atomic_compare_exchange_strong_explicit(&list->busy, &before, 1, memory_order_acquire,
+                                                memory_order_relaxed))
+        return;
+    while (atomic_exchange_explicit(&list->busy, 2, memory_order_acquire) != 0)
+        sys_futex((uint32_t *)&list->busy, FUTEX_WAIT_PRIVATE, 2, NS_NEVER);
+}
+
+static void list_unlock(struct lock_sleepers *list)
+{
+    if (atomic_exchange_explicit(&list->busy, 0, memory_order_release) == 2)
+        sys_futex((uint32_t *)&list->busy, FUTEX_WAKE_PRIVATE, 1, NS_NEVER);
+}
+
+static void add(struct lock_sleepers *list, struct lock_sleeper *self)
+{
+    struct lock_sleeper **at;
+
+    self->next = NULL;
+    atomic_store_explicit(&self->woken, 0, memory_order_relaxed);
+    list_lock(list);
+    at = &list->first;
+    while (*at)
+        at = &(*at)->next;
+    __atomic_store_n(at, self, __ATOMIC_RELAXED);
+    list_unlock(list);
+}
+
+/* The first one for that lock, or, if `self` is not NULL, that one. NULL: it is not there. */
+static struct lock_sleeper *take(struct lock_sleepers *list, const struct lock *lock,
+                                 const struct lock_sleeper *self)
+{
+    struct lock_sleeper *found, **at;
+
+    list_lock(list);
+    at = &list->first;
+    while ((found = *at) && (self ? found != self : found->lock != lock))
+        at = &found->next;
+    if (found)
+        __atomic_store_n(at, found->next, __ATOMIC_RELAXED);
+    list_unlock(list);
+    return found;
+}
+
+/* --- the lock ---------------------------------------------------------------------------------------- */
+
+static void sleep_once(struct lock_sleeper *self, ns_t at_most)
+{
+    if (!atomic_load_explicit(&self->woken, memory_order_acquire))
+        sys_futex((uint32_t *)&self->woken, FUTEX_WAIT_PRIVATE, 0, at_most);
+}
+
+/* Who has taken it out of the list is about to access this thread's stack. */
+static void leave(struct lock_sleepers *list, struct lock_sleeper *self)
+{
+    if (atomic_load_explicit(&self->woken, memory_order_acquire) || take(list, self->lock, self))
+        return;
+    while (!atomic_load_explicit(&self->woken, memory_order_acquire))
+        sleep_once(self, NS_NEVER);
+}
 
 void cold_path lock_acquire_slow(struct lock *lock)
 {
     int saved = errno;
-    _Atomic uint32_t *sleepers;
-    ns_t at_most;
+    struct lock_sleepers *list = lock_sleepers_of(lock);
+    struct lock_sleeper self = {.lock = lock};
+    bool taken;
 
     for (int i = 0; i < SPINS_BEFORE_SLEEP; i++) {
         if (lock_try(lock)) {
@@ -23,27 +99,38 @@ void cold_path lock_acquire_slow(struct lock *lock)
         }
         cpu_relax();
     }
-    /* A thread that releases the lock sees this one among the sleepers, or this one sees the lock free. One fence does
-     * for all turns: the counter stays as it is until this thread has the lock. */
-    sleepers = lock_sleepers_of(lock);
-    atomic_fetch_add_explicit(sleepers, 1, memory_order_relaxed);
-    at_most = fence_heavy() ? NS_NEVER : UNSURE;
-    while (!lock_try(lock))
-        sys_futex((uint32_t *)&lock->held, FUTEX_WAIT_PRIVATE, 1, at_most);
-    atomic_fetch_sub_explicit(sleepers, 1, memory_order_relaxed);
+    do {
+        ns_t at_most;
+
+        add(list, &self);
+        /* Who releases the lock finds this thread in the list, or this thread finds the lock free. */
+        at_most = fence_heavy() ? NS_NEVER : UNSURE;
+        taken = lock_try(lock);
+        if (!taken) {
+            sleep_once(&self, at_most);
+            taken = lock_try(lock);
+        }
+        leave(list, &self);
+    } while (!taken);
     errno = saved;
 }
 
 void cold_path lock_wake_one(struct lock *lock)
 {
     int saved = errno;
+    struct lock_sleeper *sleeper = take(lock_sleepers_of(lock), lock, NULL);
 
-    sys_futex((uint32_t *)&lock->held, FUTEX_WAKE_PRIVATE, 1, NS_NEVER);
+    if (sleeper) {
+        atomic_store_explicit(&sleeper->woken, 1, memory_order_release);
+        sys_futex((uint32_t *)&sleeper->woken, FUTEX_WAKE_PRIVATE, 1, NS_NEVER);
+    }
     errno = saved;
 }
 
 void lock_after_fork_in_child(void)
 {
-    for (unsigned i = 0; i < LOCK_SLEEPERS; i++)
-        atomic_store_explicit(&lock_sleepers[i], 0, memory_order_relaxed);
+    for (unsigned i = 0; i < LOCK_SLEEPERS; i++) {
+        lock_sleepers[i].first = NULL;
+        atomic_store_explicit(&lock_sleepers[i].busy, 0, memory_order_relaxed);
+    }
 }

@@ -2,9 +2,9 @@
 /* A process-private lock of one word: inline while free, then a short spin, then a futex. Never in memory that
  * another process writes, because a peer may die at any instruction.
  *
- * Releasing is a plain store, as of a spin lock. A thread that goes to sleep says so, and pays for the fence that the
- * release saves (docs/design/fences.md). It says so in memory of its own, not in the lock's: the next holder
- * may free that as soon as the lock is released. */
+ * Releasing is a plain store, as of a spin lock. A thread that goes to sleep enters a list, and pays for the fence that the
+ * release saves (docs/design/fences.md). The list is not in the lock's memory: the next holder may free that
+ * as soon as the lock is released. */
 #ifndef BASE_LOCK_H
 #define BASE_LOCK_H
 
@@ -16,13 +16,16 @@
 #include "base/types.h"
 
 struct lock {
-    _Atomic uint32_t held; /* 1: held. Who sleeps, waits for a change of this word */
+    _Atomic uint32_t held; /* 1: held */
 };
 
-/* Threads that sleep, or are about to, by the address of their lock. A lock shares its counter with others: then its releases
- * call the kernel in vain while a thread sleeps on one of those. */
+/* Threads that sleep on locks, or are about to, the longest first. A list is for all locks whose address leads to it. */
+struct lock_sleepers {
+    struct lock_sleeper *first;
+    _Atomic uint32_t busy; /* the list's own lock */
+};
 #define LOCK_SLEEPERS 256u
-extern _Atomic uint32_t lock_sleepers[LOCK_SLEEPERS];
+extern struct lock_sleepers lock_sleepers[LOCK_SLEEPERS];
 
 #define LOCK_INIT                                                                                            \
     {                                                                                                        \
@@ -33,10 +36,16 @@ void lock_acquire_slow(struct lock *lock);
 void lock_wake_one(struct lock *lock);
 void lock_after_fork_in_child(void);
 
-static inline _Atomic uint32_t *lock_sleepers_of(const struct lock *lock)
+static inline struct lock_sleepers *lock_sleepers_of(const struct lock *lock)
 {
     /* Locks of one kind lie a multiple of a cache line apart: the product spreads them. */
     return &lock_sleepers[(uint32_t)((uintptr_t)lock >> 2) * 0x9E3779B1u >> 24];
+}
+
+/* Asked behind the release. */
+static inline bool lock_is_awaited(const struct lock_sleepers *sleepers)
+{
+    return __atomic_load_n(&sleepers->first, __ATOMIC_RELAXED) != NULL;
 }
 
 static inline void lock_init(struct lock *lock)
@@ -65,22 +74,22 @@ static inline void lock_acquire(struct lock *lock)
 
 static inline void lock_release(struct lock *lock)
 {
-    const _Atomic uint32_t *sleepers = lock_sleepers_of(lock);
+    const struct lock_sleepers *sleepers = lock_sleepers_of(lock);
 
     atomic_store_explicit(&lock->held, 0, memory_order_release);
     fence_light(); /* partner: fence_heavy() in lock_acquire_slow() */
-    if (unlikely(atomic_load_explicit(sleepers, memory_order_relaxed)))
+    if (unlikely(lock_is_awaited(sleepers)))
         lock_wake_one(lock);
 }
 
 /* As lock_release(), and a full fence behind it. */
 static inline void lock_release_and_fence(struct lock *lock)
 {
-    const _Atomic uint32_t *sleepers = lock_sleepers_of(lock);
+    const struct lock_sleepers *sleepers = lock_sleepers_of(lock);
 
     atomic_store_explicit(&lock->held, 0, memory_order_release);
     atomic_thread_fence(memory_order_seq_cst);
-    if (unlikely(atomic_load_explicit(sleepers, memory_order_relaxed)))
+    if (unlikely(lock_is_awaited(sleepers)))
         lock_wake_one(lock);
 }
 

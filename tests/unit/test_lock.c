@@ -26,7 +26,7 @@ static void *count(void *unused)
         lock_acquire(&lock);
         if (i % 4 == 0)
             sched_yield();
-        if (atomic_load_explicit(lock_sleepers_of(&lock), memory_order_relaxed))
+        if (lock_is_awaited(lock_sleepers_of(&lock)))
             atomic_fetch_add_explicit(&slept, 1, memory_order_relaxed);
         counted++;
         if (i % 2)
@@ -48,7 +48,7 @@ static void nobody_else_has_the_lock_and_nobody_sleeps_on(void)
         assert_int_equal(pthread_join(threads[i], NULL), 0);
     assert_int_equal(counted, (uint64_t)THREADS * ROUNDS);
     for (unsigned i = 0; i < LOCK_SLEEPERS; i++)
-        assert_int_equal(lock_sleepers[i], 0);
+        assert_null(lock_sleepers[i].first);
 }
 
 static void with_light_fences(void **state)

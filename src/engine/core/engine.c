@@ -58,10 +58,10 @@ static const struct object_ports ports = {
  */
 static void after_fork_in_child(void)
 {
-    mapped_fork_child(); /* first: registered memory has its contents of before the fork again */
-    /* Also if the engine was not started: another thread of the parent may have been in engine_start(). */
     fence_after_fork_in_child();
     lock_after_fork_in_child();
+    mapped_fork_child(); /* before what follows: registered memory has its contents of before the fork again */
+    /* Also if the engine was not started: another thread of the parent may have been in engine_start(). */
     rundown_after_fork_in_child();
     budget_descriptors_after_fork_in_child();
     lock_init(&start_lock);
