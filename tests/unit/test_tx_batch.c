@@ -15,7 +15,7 @@ static int reset(void **state)
 
 static enum tx_batch_decision request(void)
 {
-    return tx_batch_step(&batch, TX_BATCH_REQUEST, counters);
+    return tx_batch_step(&batch, TX_BATCH_REQUEST, &counters);
 }
 
 /* As the counters go: what is flushed is in flight, too. */
@@ -80,7 +80,7 @@ static void another_packet_flushes_the_batch(void **state)
     (void)request();
     (void)request();
     assert_int_equal(batch.batched, 2);
-    assert_int_equal(tx_batch_step(&batch, TX_BATCH_OTHER, counters), TX_BATCH_FLUSH);
+    assert_int_equal(tx_batch_step(&batch, TX_BATCH_OTHER, &counters), TX_BATCH_FLUSH);
     assert_int_equal(batch.batched, 0);
 }
 
@@ -93,7 +93,7 @@ static void another_packet_is_not_counted(void **state)
     before = batch;
     poll();
     for (unsigned i = 0; i < 2 * BATCH_MAX_UNPOLLED; i++)
-        assert_int_equal(tx_batch_step(&batch, TX_BATCH_OTHER, counters), TX_BATCH_FLUSH);
+        assert_int_equal(tx_batch_step(&batch, TX_BATCH_OTHER, &counters), TX_BATCH_FLUSH);
     before.batched = 0;
     assert_memory_equal(&batch, &before, sizeof(batch));
 }

@@ -17,22 +17,22 @@ static void count_request(struct tx_batch *batch, uint32_t polls)
         batch->unpolled++;
 }
 
-static bool may_wait(struct tx_batch *batch, struct tx_batch_counters counters)
+static bool may_wait(struct tx_batch *batch, const struct tx_batch_counters *counters)
 {
     uint32_t min_inflight;
 
-    count_request(batch, counters.polls);
+    count_request(batch, counters->polls);
     min_inflight = batch->bursts < BATCH_BURSTS_TO_TRUST ? BATCH_MIN_INFLIGHT : 1;
-    if (batch->flushes_seen != counters.flushes) {
-        batch->flushes_seen = counters.flushes;
+    if (batch->flushes_seen != counters->flushes) {
+        batch->flushes_seen = counters->flushes;
         batch->batched = 0;
     }
-    return counters.inflight >= (int32_t)(min_inflight + batch->batched) && batch->batched < BATCH_MAX &&
+    return counters->inflight >= (int32_t)(min_inflight + batch->batched) && batch->batched < BATCH_MAX &&
            batch->unpolled < BATCH_MAX_UNPOLLED;
 }
 
 enum tx_batch_decision tx_batch_step(struct tx_batch *batch, enum tx_batch_event event,
-                                     struct tx_batch_counters counters)
+                                     const struct tx_batch_counters *counters)
 {
     if (event != TX_BATCH_REQUEST || !may_wait(batch, counters)) {
         batch->batched = 0;

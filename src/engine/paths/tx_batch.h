@@ -45,6 +45,6 @@ enum tx_batch_decision { TX_BATCH_FLUSH, TX_BATCH_WAIT };
 
 /* The packet of the event has been put into the QP's lane. */
 enum tx_batch_decision tx_batch_step(struct tx_batch *batch, enum tx_batch_event event,
-                                     struct tx_batch_counters counters);
+                                     const struct tx_batch_counters *counters);
 
 #endif
