@@ -24,7 +24,7 @@
 
 socklen_t unix_name_address(const char *name, struct sockaddr_un *ret_address)
 {
-    size_t length = strnlen(name, sizeof(ret_address->sun_path) - 1);
+    size_t length = min_of(strlen(name), sizeof(ret_address->sun_path) - 1);
 
     *ret_address = (struct sockaddr_un){.sun_family = AF_UNIX};
     memcpy(ret_address->sun_path + 1, name, length); /* abstract: behind a zero */

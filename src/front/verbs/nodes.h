@@ -7,8 +7,15 @@
 #define FRONT_VERBS_NODES_H
 
 /* clang-format off */
-#define DEFAULT(name, node) __asm__(".symver provided_" #name ", " #name "@@IBVERBS_PRIVATE_" #node);
-#define ALSO(name, node) __asm__(".symver provided_" #name ", " #name "@IBVERBS_PRIVATE_" #node);
+#if __has_attribute(symver) /* with link-time optimisation gcc loses what an asm statement says */
+#define NODE(name, at, node)                                                                                 \
+    extern __typeof__(provided_##name) provided_##name##_##node                                              \
+        __attribute__((visibility("default"), alias("provided_" #name), symver(#name at "IBVERBS_PRIVATE_" #node)));
+#else
+#define NODE(name, at, node) __asm__(".symver provided_" #name ", " #name at "IBVERBS_PRIVATE_" #node);
+#endif
+#define DEFAULT(name, node) NODE(name, "@@", node)
+#define ALSO(name, node) NODE(name, "@", node)
 #define ALSO_FROM_65(name) ALSO(name, 65)
 #define ALSO_FROM_64(name) ALSO(name, 64) ALSO_FROM_65(name)
 #define ALSO_FROM_59(name) ALSO(name, 59) ALSO_FROM_64(name)
