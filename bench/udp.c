@@ -9,7 +9,7 @@
  * --checked: both as RC over such sockets cannot do with less; nothing is queued, looked up, timed or completed. Of the
  * stream the sender computes the ICRC of each packet, the receiver checks it, copies the payload to its place in a
  * message and acknowledges what a system call has brought, and no more is under way than a window. To and fro go SENDs
- * of 8 bytes: BTH, payload and ICRC are built, and ICRC, address, P_Key, QP number, opcode and PSN checked. Who answers
+ * of 8 bytes, and a stream of them: BTH, payload and ICRC are built, and ICRC, address, P_Key, QP number, opcode and PSN checked. Who answers
  * at once acknowledges by a second packet of the same datagram. */
 #include "common.h"
 
@@ -305,6 +305,9 @@ static double stream_checked(struct side *side)
     took = now_ns() - began;
     set(side->sender, IPPROTO_UDP, UDP_SEGMENT, 0);
     send_one(side, "", LENGTH_OF_STOP);
+    /* What is sent before the receiver is ready for it would be of this stream. */
+    while (recv(side->receiver, buffer[0], sizeof(buffer[0]), 0) != LENGTH_OF_STOP) {
+    }
     return (double)(sent * PACKET) / (double)took;
 }
 
@@ -331,8 +334,10 @@ static void receive_checked(struct side *side)
         int count = receive_batch(side, headers);
 
         for (int i = 0; i < count; i++) {
-            if (headers[i].msg_len == LENGTH_OF_STOP)
+            if (headers[i].msg_len == LENGTH_OF_STOP) {
+                send_one(side, "", LENGTH_OF_STOP);
                 return;
+            }
             placed += place_packets((uint8_t *)buffer[i], headers[i].msg_len, placed);
         }
         send_one(side, &placed, sizeof(placed));
@@ -504,6 +509,73 @@ static double measure_checked_latency(struct side *side)
     return (double)median(took, SAMPLES) / 2000;
 }
 
+/* --- checked, a stream of small packets -------------------------------------------------------------- */
+
+enum { SMALL_UNDER_WAY = 512 };
+
+static void wait_for_small(struct side *side, struct requester_and_responder *qp, uint32_t most)
+{
+    uint32_t psn;
+
+    do
+        while (recv(side->receiver, &psn, sizeof(psn), MSG_DONTWAIT) == sizeof(psn))
+            qp->acknowledged_psn = psn;
+    while (((qp->next_psn - qp->acknowledged_psn) & PSN_MASK) > most);
+}
+
+/* Packets/s. */
+static double stream_small(struct side *side)
+{
+    static uint8_t packets[SEGMENTS][SEND_LENGTH];
+    struct requester_and_responder qp;
+    uint64_t sent = 0, began = now_ns(), took;
+
+    begin_checked(side, &qp);
+    do {
+        for (unsigned i = 0; i < SEGMENTS; i++) {
+            put_headers(packets[i], OP_SEND_ONLY, qp.next_psn);
+            memcpy(packets[i] + BTH_LENGTH, &sent, PAYLOAD);
+            icrc_store(icrc_of_next(&qp.computed, &qp.to[0], packets[i], SEND_LENGTH),
+                       packets[i] + SEND_LENGTH - ICRC_LENGTH);
+            qp.next_psn = (qp.next_psn + 1) & PSN_MASK;
+            sent++;
+        }
+        send_one(side, packets, sizeof(packets));
+        wait_for_small(side, &qp, SMALL_UNDER_WAY - SEGMENTS);
+        took = now_ns() - began;
+    } while (took < STREAM_NS);
+    wait_for_small(side, &qp, 0);
+    took = now_ns() - began;
+    set(side->sender, IPPROTO_UDP, UDP_SEGMENT, 0);
+    send_one(side, "", LENGTH_OF_STOP);
+    return (double)sent / ((double)took / 1e9);
+}
+
+static void receive_small(struct side *side)
+{
+    struct requester_and_responder qp;
+    struct mmsghdr headers[BATCH];
+
+    begin_checked(side, &qp);
+    for (;;) {
+        int count = receive_batch(side, headers);
+
+        for (int i = 0; i < count; i++) {
+            const uint8_t *packet = (const uint8_t *)buffer[i];
+
+            if (headers[i].msg_len == LENGTH_OF_STOP) {
+                set(side->sender, IPPROTO_UDP, UDP_SEGMENT, 0);
+                return;
+            }
+            for (size_t left = headers[i].msg_len; left >= SEND_LENGTH;
+                 left -= SEND_LENGTH, packet += SEND_LENGTH)
+                if (!take_packet(&qp, packet, SEND_LENGTH, 0))
+                    die("opcode or PSN");
+        }
+        send_one(side, &qp.expected_psn, sizeof(qp.expected_psn));
+    }
+}
+
 /* The word may have been said several times. */
 static void empty(struct side *side)
 {
@@ -587,6 +659,7 @@ int main(int argc, char **argv)
         if (checked) {
             answer_checked(&sides[1]);
             receive_checked(&sides[1]);
+            receive_small(&sides[1]);
         }
         for (int i = 3; i < argc; i++) {
             answer(&sides[1], packet_of(argv[i]));
@@ -599,9 +672,9 @@ int main(int argc, char **argv)
     }
     pin(atoi(argv[1]));
     if (checked) {
-        double latency = measure_checked_latency(&sides[0]);
+        double latency = measure_checked_latency(&sides[0]), gbps = stream_checked(&sides[0]);
 
-        printf("checked latency_us %.3f gbps %.3f\n", latency, stream_checked(&sides[0]));
+        printf("checked latency_us %.3f gbps %.3f small_rate %.0f\n", latency, gbps, stream_small(&sides[0]));
     }
     for (int i = 3; i < argc; i++) {
         size_t packet = packet_of(argv[i]);
