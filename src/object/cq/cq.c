@@ -453,6 +453,9 @@ void cq_push_run(struct cq *cq, const struct cq_success *run, uint32_t count, en
 
     lock_acquire(&cq->lock);
     produced = atomic_load_explicit(&record->produced, memory_order_relaxed);
+    /* Of a ring with few entries, which is used up all the time. Acquire: as in make_space(). */
+    if (unlikely(produced + count - 1 - cq->consumed_seen >= cq->capacity))
+        cq->consumed_seen = atomic_load_explicit(&record->consumed, memory_order_acquire);
     rare = produced + count - 1 - cq->consumed_seen >= cq->capacity || record->failed ||
            record->armed != CQ_UNARMED || (cq->wc_flags & WC_FLAGS_STAMPS);
     for (uint32_t i = 0; i < count; i++) {
