@@ -19,6 +19,7 @@ static const char *const watched[] = {
     "direct_map",
     "direct_map_end",
     "direct_post_plain",
+    "post_one",
     "post_runs",
     "atomic_wr",
     "direct_run_plain",

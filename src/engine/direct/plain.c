@@ -323,6 +323,23 @@ static inline bool has_none(const struct qp *qp)
     return unlikely(!route_of(qp)->direct.mapped.rkey);
 }
 
+/* post_runs() of a request that is posted alone. */
+static __attribute__((noinline)) struct ibv_send_wr *post_one(struct qp *qp, struct ibv_send_wr *wr)
+{
+    uint32_t posted = atomic_load_explicit(&qp->record->sender.posted, memory_order_relaxed);
+    struct run run;
+
+    if (unlikely(!is_possible(qp) || !send_queue_room(qp, posted)))
+        return wr;
+    if (!is_plain_wr(qp, wr))
+        return atomic_wr(qp, posted, wr) ? NULL : wr;
+    if (!run_begin(&run, qp, posted, wr->wr.rdma.rkey,
+                   wr->opcode == IBV_WR_RDMA_READ ? TRAFFIC_READ : TRAFFIC_WRITE))
+        return wr;
+    (void)execute_wr(&run, wr);
+    return run_end(&run) && run.counter != posted ? NULL : wr;
+}
+
 static __attribute__((noinline)) struct ibv_send_wr *post_runs(struct qp *qp, struct ibv_send_wr *wr)
 {
     uint32_t posted = atomic_load_explicit(&qp->record->sender.posted, memory_order_relaxed);
@@ -362,7 +379,9 @@ static __attribute__((noinline)) struct ibv_send_wr *post_runs(struct qp *qp, st
 
 struct ibv_send_wr *direct_post_plain(struct qp *qp, struct ibv_send_wr *wr)
 {
-    return has_none(qp) ? wr : post_runs(qp, wr);
+    if (has_none(qp))
+        return wr;
+    return wr->next ? post_runs(qp, wr) : post_one(qp, wr);
 }
 
 bool direct_run_plain(struct qp *qp, uint32_t end)
