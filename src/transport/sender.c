@@ -399,7 +399,7 @@ static int transmit(struct transport_qp *qp, struct send_wqe *wqe, const struct 
     packet.src_qpn = atomic_load_explicit(&record->qpn, memory_order_relaxed);
     packet.psn = psn_add(wqe->first_psn, sender->next_offset);
     packet.dest_ifindex = record->attributes.path.destination_ifindex;
-    packet.syndrome = qp->next_hints | (wqe->flags & WQE_SIGNALED ? qp->link.awaited : 0);
+    packet.syndrome = (uint8_t)(qp->next_hints | (wqe->flags & WQE_SIGNALED ? qp->link.awaited : 0));
     qp->next_hints &= (uint8_t)~PACKET_TOGETHER;
     acknowledges = add_ack(qp, &packet);
     error = rd_atomic ? transmit_rd_atomic(qp, wqe, form, psns, &packet)
