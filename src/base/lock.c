@@ -39,9 +39,11 @@ static void list_unlock(struct lock_sleepers *list)
         sys_futex((uint32_t *)&list->busy, FUTEX_WAKE_PRIVATE, 1, NS_NEVER);
 }
 
-static void add(struct lock_sleepers *list, struct lock_sleeper *self)
+/* Has everybody who asks whether the list is empty seen that it is not? */
+static bool add(struct lock_sleepers *list, struct lock_sleeper *self)
 {
     struct lock_sleeper **at;
+    bool seen;
 
     self->next = NULL;
     atomic_store_explicit(&self->woken, 0, memory_order_relaxed);
@@ -50,7 +52,9 @@ static void add(struct lock_sleepers *list, struct lock_sleeper *self)
     while (*at)
         at = &(*at)->next;
     __atomic_store_n(at, self, __ATOMIC_RELAXED);
+    seen = list->is_seen;
     list_unlock(list);
+    return seen;
 }
 
 /* The first one for that lock, or, if `self` is not NULL, that one. NULL: it is not there. */
@@ -65,8 +69,23 @@ static struct lock_sleeper *take(struct lock_sleepers *list, const struct lock *
         at = &found->next;
     if (found)
         __atomic_store_n(at, found->next, __ATOMIC_RELAXED);
+    if (!list->first)
+        list->is_seen = false;
     list_unlock(list);
     return found;
+}
+
+/* Behind a fence_heavy() that came behind add(). */
+static void note_seen(struct lock_sleepers *list, const struct lock_sleeper *self)
+{
+    const struct lock_sleeper *at;
+
+    list_lock(list);
+    for (at = list->first; at && at != self; at = at->next) {
+    }
+    if (at)
+        list->is_seen = true;
+    list_unlock(list);
 }
 
 /* --- the lock ---------------------------------------------------------------------------------------- */
@@ -100,11 +119,16 @@ void cold_path lock_acquire_slow(struct lock *lock)
         cpu_relax();
     }
     do {
-        ns_t at_most;
+        ns_t at_most = NS_NEVER;
 
-        add(list, &self);
-        /* Who releases the lock finds this thread in the list, or this thread finds the lock free. */
-        at_most = fence_heavy() ? NS_NEVER : UNSURE;
+        /* Who releases the lock finds this thread in the list, or this thread finds the lock free. A fence is for
+         * the first thread in the list. */
+        if (!add(list, &self)) {
+            if (fence_heavy())
+                note_seen(list, &self);
+            else
+                at_most = UNSURE;
+        }
         taken = lock_try(lock);
         if (!taken) {
             sleep_once(&self, at_most);
@@ -131,6 +155,7 @@ void lock_after_fork_in_child(void)
 {
     for (unsigned i = 0; i < LOCK_SLEEPERS; i++) {
         lock_sleepers[i].first = NULL;
+        lock_sleepers[i].is_seen = false;
         atomic_store_explicit(&lock_sleepers[i].busy, 0, memory_order_relaxed);
     }
 }

@@ -23,6 +23,7 @@ struct lock {
 struct lock_sleepers {
     struct lock_sleeper *first;
     _Atomic uint32_t busy; /* the list's own lock */
+    bool is_seen;          /* a fence_heavy() was completed since the list was empty */
 };
 #define LOCK_SLEEPERS 256u
 extern struct lock_sleepers lock_sleepers[LOCK_SLEEPERS];

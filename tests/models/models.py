@@ -13,7 +13,9 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 # name, sizes, what it needs and in which size
 MODELS = [('access_slot', [''], [('NO_FENCE', '')]), ('ring', [''], [('NO_FENCE', ''), ('PUBLISH_FIRST', '')]),
-          ('lock', [''], [('NO_FENCE', ''), ('FENCE_FIRST', ''), ('IN_LOCK', ''), ('NO_LEAVE', '')]), ('link', [''], [('NO_EPOCH', '')]),
+          ('lock', ['', 'TWO'],
+           [('NO_FENCE', ''), ('FENCE_FIRST', ''), ('STAYS_SEEN', ''), ('SEEN_EARLY', 'TWO'), ('IN_LOCK', ''), ('NO_LEAVE', '')]),
+          ('link', [''], [('NO_EPOCH', '')]),
           ('sleep', ['', 'POLLS', 'SLEEPERS=2 RECORDS=1', 'DIES RECORDS=1'],
            [('NO_FENCE', ''), ('OLD_SLEEP', ''), ('NO_LOOK', ''), ('ANY_SLEEP', 'POLLS'), ('NOT_OWED', 'DIES RECORDS=1')])]
 
