@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What a WRITE over one of many QPs costs without any library: nothing but the touches. As many objects of the sizes that a QP
- * has (docs/design/many-qps.md), one drawn at random each time; five lines of its structure, two of its record, one of its queue
- * and one of the peer's table are read or written. In how many steps the addresses become known decides: each waits for the line
- * before it. "waits=3" is what a verb has to do: the program's handle, the structure that it names, the record that this
- * names; "waits=1" has all addresses from the beginning, which no interface of handles can. Two locked instructions, as a
- * post has at least. Each touch begins when the one before it has ended: between those of two posts there are some 700
- * instructions and six locked ones, which no processor looks behind; "alongside" is what they cost where it can, as these few
- * instructions are all that there is. Prints ns for each, over two objects and over all, least of nine turns, in processor time.
+/* What a WRITE over one of many QPs costs without any library: nothing but the touches. As many objects of the sizes
+ * that a QP has (docs/design/many-qps.md), one drawn at random each time; five lines of its structure, two of its
+ * record, one of its queue and one of the peer's table are read or written. In how many steps the addresses become
+ * known decides: each waits for the line before it. "waits=3" is what a verb has to do: the program's handle, the
+ * structure that it names, the record that this names; "waits=1" has all addresses from the beginning, which no
+ * interface of handles can. Two locked instructions, as a post has at least. Each touch begins when the one before it
+ * has ended: between those of two posts there are some 700 instructions and six locked ones, which no processor looks
+ * behind; "alongside" is what they cost where it can, as these few instructions are all that there is. Prints ns for
+ * each, over two objects and over all, least of nine turns, in processor time.
  *
  * usage: bench_cold_lines CPU OBJECTS */
 #include "common.h"

@@ -36,8 +36,8 @@ static inline void pin(int cpu)
     }
 }
 
-/* A process on its own, started before any verb, and a socket between the two; 0: that is the caller, which ends with its
- * parent: who spins on memory would do so for ever. */
+/* A process on its own, started before any verb, and a socket between the two; 0: that is the caller, which ends with
+ * its parent: who spins on memory would do so for ever. */
 static inline pid_t fork_peer(int *ret_fd)
 {
     pid_t parent = getpid(), child;

@@ -27,8 +27,8 @@ static inline uint64_t switches_so_far(void)
     return (uint64_t)usage.ru_nvcsw;
 }
 
-/* Runs so many processes, which end by themselves. False: one has failed; the others would wait for it, and end with this
- * process. */
+/* Runs so many processes, which end by themselves. False: one has failed; the others would wait for it, and end with
+ * this process. */
 static inline bool crowd_run(pthread_barrier_t *barrier, uint32_t processes, void (*run)(uint32_t me))
 {
     pthread_barrierattr_t shared;

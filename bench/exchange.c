@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* What 8 bytes between two processes cost where no library does more than a verb must: the floor for ib_send_lat and
- * ib_send_bw -l 16, and for ib_read_lat and ib_atomic_lat in memory that both map. Each end has one QP, a CQ for each queue,
- * and a ring in shared memory to the other. What a verb must do and this does:
+ * ib_send_bw -l 16, and for ib_read_lat and ib_atomic_lat in memory that both map. Each end has one QP, a CQ for each
+ * queue, and a ring in shared memory to the other. What a verb must do and this does:
  *
  *   post       check the request, its key and the room in the queue; keep it until it is acknowledged; write a record
  *   poll       take records: check them as those of a stranger, the PSN, the receive and its key; place the bytes; write the
@@ -11,13 +11,14 @@
  *              peer's QP and key are what they were when its memory was mapped, and that the key allows it; load or add;
  *              check that the owner still waits for the slot, and free it; write the completion, which poll takes
  *
- * By the access slot the owner takes its memory back: it changes the generation of the key, and waits until the slot is free
- * or another access's (take_back(), which is tested at the end). One QP has the slot: so taking it is one locked
- * instruction, and freeing it a store.
+ * By the access slot the owner takes its memory back: it changes the generation of the key, and waits until the slot
+ * is free or another access's (take_back(), which is tested at the end). One QP has the slot: so taking it is one
+ * locked instruction, and freeing it a store.
  *
  * It has no other operation, QP type, state, mechanism, event, explanation or peer that sleeps. Pages are populated.
- * Prints the one-way time of an exchange as ib_send_lat makes it, messages/s of lists of 16, and the time of a READ and of a
- * fetch-and-add from post to polled completion, while the target is idle as in ib_read_lat; best of so many turns.
+ * Prints the one-way time of an exchange as ib_send_lat makes it, messages/s of lists of 16, and the time of a READ
+ * and of a fetch-and-add from post to polled completion, while the target is idle as in ib_read_lat; best of so many
+ * turns.
  *
  * usage: bench_exchange CPU CPU */
 #include "common.h"
@@ -107,7 +108,8 @@ struct target {
     } keys[KEYS] __attribute__((aligned(64)));
     /* Of the QP's state and rights. */
     _Atomic uint32_t qp_generation __attribute__((aligned(64)));
-    /* The access slot: 0, or the key and the number of the access. An owner that waits no more changes it; this one waits. */
+    /* The access slot: 0, or the key and the number of the access. An owner that waits no more changes it; this one
+     * waits. */
     _Atomic uint64_t accessed __attribute__((aligned(64)));
     _Atomic uint64_t word __attribute__((aligned(64))); /* the memory */
 };
@@ -342,8 +344,8 @@ static char *find(const struct request *request, uint32_t rights)
     return view->base + offset;
 }
 
-/* Sequentially consistent, as the loads of the generations are: either these see the owner's change, or take_back() sees the
- * slot. */
+/* Sequentially consistent, as the loads of the generations are: either these see the owner's change, or take_back()
+ * sees the slot. */
 static uint64_t take_access_slot(uint32_t rkey)
 {
     uint64_t accessed = (uint64_t)rkey << 32 | end.posted;
@@ -541,8 +543,8 @@ static void meet(int fd)
         exit(1);
 }
 
-/* The target takes its memory back while the requester adds, and gives it again, so many times. False: more was added after
- * the memory was taken back. */
+/* The target takes its memory back while the requester adds, and gives it again, so many times. False: more was added
+ * after the memory was taken back. */
 static bool test_taking_back(bool is_requester, int fd)
 {
     _Atomic uint32_t *generation = &end.target->keys[(KEY >> 8) % KEYS].generation;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* A seccomp filter that refuses some system calls with EPERM and allows all others: what a container profile, or a program's own
- * sandbox, is to the library. */
+/* A seccomp filter that refuses some system calls with EPERM and allows all others: what a container profile, or a
+ * program's own sandbox, is to the library. */
 #ifndef SOFTHCA_BENCH_FILTER_H
 #define SOFTHCA_BENCH_FILTER_H
 

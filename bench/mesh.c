@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What verbs_mesh does, over the kernel's pipes: many processes, each sends 8 bytes to all others in turn, and sleeps after each
- * message until one of theirs has come. Each reads a pipe of its own, which has room for all that can be on its way; nothing is
- * kept for a peer. So it is what going to sleep and waking cost with so many processes, and how that grows with them. Prints
- * messages/s and processor time of a message.
+/* What verbs_mesh does, over the kernel's pipes: many processes, each sends 8 bytes to all others in turn, and sleeps
+ * after each message until one of theirs has come. Each reads a pipe of its own, which has room for all that can be
+ * on its way; nothing is kept for a peer. So it is what going to sleep and waking cost with so many processes, and
+ * how that grows with them. Prints messages/s and processor time of a message.
  *
  * usage: bench_mesh PROCESSES ROUNDS */
 #include "crowd.h"

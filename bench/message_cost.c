@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Processor time of a message of 8 bytes: one thread has both ends, posts one work request per call, and
- * polls. Whatever else the machine does takes time from the clock on the wall, not from this figure: so it
- * compares variants of the library where a rate would compare moods of the machine.
+/* Processor time of a message of 8 bytes: one thread has both ends, posts one work request per call, and polls.
+ * Whatever else the machine does takes time from the clock on the wall, not from this figure: so it compares variants
+ * of the library where a rate would compare moods of the machine.
  *
- * turns: both ends answer each other, with a CQ for sends and one for receives each and polls of one, as ib_send_lat; the
- * least of so many slices.
+ * turns: both ends answer each other, with a CQ for sends and one for receives each and polls of one, as ib_send_lat;
+ * the least of so many slices.
  *
  * usage: message_cost send|write|datagram|turns [MESSAGES] */
 #include "common.h"

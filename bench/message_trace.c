@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Every instruction that one side of a connection executes for its messages, counted by single steps: whatever else the
- * machine does changes nothing, so this compares variants of the library on a busy machine and where the processor's
- * counters are not to be had. Two processes exchange messages until nothing of the connection is new; then the side that
- * is looked at stops, its thread is stepped through ROUNDS of them, and each step is written to FILE for
- * message_trace.py. x86-64 only.
+/* Every instruction that one side of a connection executes for its messages, counted by single steps: whatever else
+ * the machine does changes nothing, so this compares variants of the library on a busy machine and where the
+ * processor's counters are not to be had. Two processes exchange messages until nothing of the connection is new;
+ * then the side that is looked at stops, its thread is stepped through ROUNDS of them, and each step is written to
+ * FILE for message_trace.py. x86-64 only.
  *
- * usage: message_trace FILE send|write|read|faa|poll [inline] [chain] [extended] [receiver] [turns] [size=BYTES] [qps=N]
- * turns: each completion is polled before the next request, and the receiver answers each SEND by one; poll: polls that find
- * nothing. */
+ * usage: message_trace FILE send|write|read|faa|poll [inline] [chain] [extended] [receiver] [turns] [size=BYTES]
+ * [qps=N] turns: each completion is polled before the next request, and the receiver answers each SEND by one; poll:
+ * polls that find nothing. */
 #include "common.h"
 #include "endpoint.h"
 
@@ -341,8 +341,8 @@ static bool waits(const struct user_regs_struct *registers)
     return false;
 }
 
-/* The library's other threads would take packets for the stepped one, which is slow. They are stopped where they wait in
- * the kernel, because elsewhere they may hold a lock. */
+/* The library's other threads would take packets for the stepped one, which is slow. They are stopped where they wait
+ * in the kernel, because elsewhere they may hold a lock. */
 static void stop_waiting(pid_t thread)
 {
     struct user_regs_struct registers;

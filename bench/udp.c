@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* UDP over loopback: packets of a fixed size, as many in one datagram as the kernel cuts apart (UDP_SEGMENT)
- * and hands over in one piece (UDP_GRO), from one sender as fast as it can to one receiver, who counts what
- * arrives; and one packet going to and fro between two who poll. The sockets are what whoever speaks RoCEv2
- * through sockets needs: those that send are unconnected, those that receive tell who sent it to which
- * address. What RoCEv2 adds to that is the rest. With --between the two are in network namespaces of their
- * own, by the names that ip-netns(8) gives them.
+/* UDP over loopback: packets of a fixed size, as many in one datagram as the kernel cuts apart (UDP_SEGMENT) and
+ * hands over in one piece (UDP_GRO), from one sender as fast as it can to one receiver, who counts what arrives; and
+ * one packet going to and fro between two who poll. The sockets are what whoever speaks RoCEv2 through sockets needs:
+ * those that send are unconnected, those that receive tell who sent it to which address. What RoCEv2 adds to that is
+ * the rest. With --between the two are in network namespaces of their own, by the names that ip-netns(8) gives them.
  *
- * --checked: both as RC over such sockets cannot do with less; nothing is queued, looked up, timed or completed. Of the
- * stream the sender computes the ICRC of each packet, the receiver checks it, copies the payload to its place in a
- * message and acknowledges what a system call has brought, and no more is under way than a window. To and fro go SENDs
- * of 8 bytes, and a stream of them: BTH, payload and ICRC are built, and ICRC, address, P_Key, QP number, opcode and PSN checked. Who answers
- * at once acknowledges by a second packet of the same datagram. */
+ * --checked: both as RC over such sockets cannot do with less; nothing is queued, looked up, timed or completed. Of
+ * the stream the sender computes the ICRC of each packet, the receiver checks it, copies the payload to its place in
+ * a message and acknowledges what a system call has brought, and no more is under way than a window. To and fro go
+ * SENDs of 8 bytes, and a stream of them: BTH, payload and ICRC are built, and ICRC, address, P_Key, QP number,
+ * opcode and PSN checked. Who answers at once acknowledges by a second packet of the same datagram. */
 #include "common.h"
 
 #include <arpa/inet.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What a connection over the network path takes on one host without any library: one process asks another one for COUNT
- * connections at once, with the messages, threads and wake-ups that librdmacm's have (docs/cm.md), and nothing else.
+/* What a connection over the network path takes on one host without any library: one process asks another one for
+ * COUNT connections at once, with the messages, threads and wake-ups that librdmacm's have (docs/cm.md), and nothing
+ * else.
  *
  *   client: sends the REQ | server's helper thread: receives it, wakes the thread that reads events, which wakes the one
  *   that accepts: sends the REP, which comes to the same port | server's helper thread: receives it, puts it into a ring

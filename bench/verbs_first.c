@@ -136,8 +136,8 @@ static long switches(void)
 enum { MEETING = 4 };
 
 /* The two processes meet with the first requests of all: with one, a link; with the next, the helper thread opens and
- * maps the files of the other process, which takes some 0.5 ms of the processor that this thread is pinned to, too. That is
- * over before anything is measured, whatever memory is accessed. */
+ * maps the files of the other process, which takes some 0.5 ms of the processor that this thread is pinned to, too.
+ * That is over before anything is measured, whatever memory is accessed. */
 static void meet(const struct offer *offer, uint32_t length)
 {
     for (unsigned i = 0; i < MEETING; i++) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Many processes of one host, each connected to each by RC, that sleep on their completion channel: each sends 8 bytes to all
- * others in turn, and waits after each message for one of theirs. Prints messages/s, the memory of the largest process (pages
- * that it shares count as a whole) and its descriptors. Each process has 1,024 descriptors and no more.
- * With two processes and many QPs for each peer it is a program that sleeps with many QPs: each QP is used once in a round,
- * the last one first. Exits 1 if a completion fails, or an event comes that no CQ has.
+/* Many processes of one host, each connected to each by RC, that sleep on their completion channel: each sends 8
+ * bytes to all others in turn, and waits after each message for one of theirs. Prints messages/s, the memory of the
+ * largest process (pages that it shares count as a whole) and its descriptors. Each process has 1,024 descriptors and
+ * no more. With two processes and many QPs for each peer it is a program that sleeps with many QPs: each QP is used
+ * once in a round, the last one first. Exits 1 if a completion fails, or an event comes that no CQ has.
  *
  * usage: verbs_mesh PROCESSES ROUNDS [QPS-PER-PEER] */
 #include "crowd.h"

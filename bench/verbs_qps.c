@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What many QPs between two processes cost: to create, connect and destroy each, the memory of each in use, and 8-byte WRITEs
- * one by one, each over a QP that is drawn at random, against the same over two of them. The two take turns, and a figure is
- * the least of its turns. Times are processor time of the thread that calls, on a processor of its own. Exits 1 if a
- * completion fails.
+/* What many QPs between two processes cost: to create, connect and destroy each, the memory of each in use, and
+ * 8-byte WRITEs one by one, each over a QP that is drawn at random, against the same over two of them. The two take
+ * turns, and a figure is the least of its turns. Times are processor time of the thread that calls, on a processor of
+ * its own. Exits 1 if a completion fails.
  *
  * usage: verbs_qps CPU CPU QPS [TURNS] */
 #include "common.h"

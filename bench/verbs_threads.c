@@ -589,8 +589,8 @@ static void wait_for_initiator(int listener)
     } while (!p[0].revents);
 }
 
-/* The two sides may be different users', and in different containers of one network namespace: whoever starts them starts the
- * initiator when the target has said that it listens. */
+/* The two sides may be different users', and in different containers of one network namespace: whoever starts them
+ * starts the initiator when the target has said that it listens. */
 static int run_one(void)
 {
     struct sockaddr_un name = {.sun_family = AF_UNIX};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* A server tells its client where its memory is; the client writes into it and reads it back. docs/first-steps.md explains
- * each step, and breaks it. usage: first-steps [ADDRESS]      (of the server; without it: be the server) */
+/* A server tells its client where its memory is; the client writes into it and reads it back. docs/first-steps.md
+ * explains each step, and breaks it. usage: first-steps [ADDRESS]      (of the server; without it: be the server) */
 #include <rdma/rdma_verbs.h>
 #include <stdio.h>
 #include <stdlib.h>

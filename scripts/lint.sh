@@ -8,6 +8,11 @@ mapfile -t files < <(git ls-files '*.c' '*.h' 2>/dev/null | grep -v '^build' ||
                      find src tools tests bench -name '*.[ch]')
 status=0
 clang-format --dry-run -Werror "${files[@]}" || status=1
+# clang-format leaves comments as they are.
+if LC_ALL=C.UTF-8 grep -nE '^.{121,}' $(git ls-files 'src/*.[ch]' 'tools/*.[ch]' 'include/*.h'); then
+    echo "these lines are longer than 120 columns"
+    status=1
+fi
 [ "${1-}" = --format ] && exit $status
 
 scripts/check-arrows.py || status=1

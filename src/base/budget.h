@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* What this process keeps on behalf of other users: of each thing so many together, and per uid as much as is still
  * free. One user can thus take half, two can take a third each, and something is left for the next one, however much
- * they ask for. (The rule is that of switches with shared memory: Choudhury and Hahne, "Dynamic queue length thresholds
- * for shared-memory packet switches", with the factor 1.)
+ * they ask for. (The rule is that of switches with shared memory: Choudhury and Hahne, "Dynamic queue length
+ * thresholds for shared-memory packet switches", with the factor 1.)
  *
  * What processes of our own user hold is not counted in it: they may do more to this process anyway (SECURITY.md).
- * Things that are charged one by one are counted for them apart, because a fault of one of them must be bounded, too. */
+ * Things that are charged one by one are counted for them apart, because a fault of one of them must be bounded,
+ * too. */
 #ifndef BASE_BUDGET_H
 #define BASE_BUDGET_H
 

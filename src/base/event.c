@@ -178,8 +178,8 @@ void event_close_now(struct event_source *source)
     if (fd < 0)
         return;
     intact = !source->inode || event_is_intact(source);
-    /* close() alone would leave the descriptor in the epoll set while a forked child has a copy of it. A source that cannot
-     * be told to be intact (fstat(): ENOMEM) may still be in the set, which must not name it any more. */
+    /* close() alone would leave the descriptor in the epoll set while a forked child has a copy of it. A source that
+     * cannot be told to be intact (fstat(): ENOMEM) may still be in the set, which must not name it any more. */
     control(EPOLL_CTL_DEL, source, 0);
     source->fd = -1;
     source->inode = 0; /* of the next descriptor, nothing is known */

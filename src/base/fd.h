@@ -18,8 +18,8 @@ struct statfs;
 int fd_stat(int fd, struct stat *ret_status);
 int fd_statfs(int fd, struct statfs *ret_system);
 
-/* Reads the beginning of a small file, of /proc as a rule, as text: at most size - 1 bytes. Their number, or -errno; then
- * the text is empty. Not by libc, whose calls are cancellation points. */
+/* Reads the beginning of a small file, of /proc as a rule, as text: at most size - 1 bytes. Their number, or -errno;
+ * then the text is empty. Not by libc, whose calls are cancellation points. */
 ssize_t fd_read_text(const char *path, char *text, size_t size);
 
 /* How many descriptors this process may have now (RLIMIT_NOFILE): programs change it. 0: the kernel does not say. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* An asymmetric fence: of two threads that each write a word and then read the other's, at least one sees what the other
- * has written. fence_light() is for the thread that does so often: it binds the compiler only. fence_heavy() is for the
- * other one: membarrier(2) makes each running thread of the process execute a full fence. Both are full fences before
- * the kernel was asked for membarrier(2), and where it refuses (docs/design/fences.md). */
+/* An asymmetric fence: of two threads that each write a word and then read the other's, at least one sees what the
+ * other has written. fence_light() is for the thread that does so often: it binds the compiler only. fence_heavy() is
+ * for the other one: membarrier(2) makes each running thread of the process execute a full fence. Both are full
+ * fences before the kernel was asked for membarrier(2), and where it refuses (docs/design/fences.md). */
 #ifndef BASE_FENCE_H
 #define BASE_FENCE_H
 
@@ -22,8 +22,8 @@ static inline void fence_light(void)
         atomic_thread_fence(memory_order_seq_cst);
 }
 
-/* False: the kernel allowed membarrier(2) before and refuses it now (a seccomp filter that the program has installed since).
- * Threads that are in between their two accesses may see neither this fence nor that later ones are full. */
+/* False: the kernel allowed membarrier(2) before and refuses it now (a seccomp filter that the program has installed
+ * since). Threads that are in between their two accesses may see neither this fence nor that later ones are full. */
 bool fence_heavy(void);
 
 /* Registers the process for membarrier(2). Free of cost until the first fence_heavy(). */

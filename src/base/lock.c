@@ -21,7 +21,8 @@ struct lock_sleepers lock_sleepers[LOCK_SLEEPERS];
 
 /* --- lists ------------------------------------------------------------------------------------------- */
 
-/* A lock in memory that nobody frees: its word says who sleeps on it. 0: free, 1: held, 2: held, and a thread may sleep. */
+/* A lock in memory that nobody frees: its word says who sleeps on it. 0: free, 1: held, 2: held, and a thread may
+ * sleep. */
 static void list_lock(struct lock_sleepers *list)
 {
     uint32_t before = 0;

@@ -2,8 +2,8 @@
 /* A process-private lock of one word: inline while free, then a short spin, then a futex. Never in memory that
  * another process writes, because a peer may die at any instruction.
  *
- * Releasing is a plain store, as of a spin lock. A thread that goes to sleep enters a list, and pays for the fence that the
- * release saves (docs/design/fences.md). The list is not in the lock's memory: the next holder may free that
+ * Releasing is a plain store, as of a spin lock. A thread that goes to sleep enters a list, and pays for the fence
+ * that the release saves (docs/design/fences.md). The list is not in the lock's memory: the next holder may free that
  * as soon as the lock is released. */
 #ifndef BASE_LOCK_H
 #define BASE_LOCK_H
@@ -19,7 +19,8 @@ struct lock {
     _Atomic uint32_t held; /* 1: held */
 };
 
-/* Threads that sleep on locks, or are about to, the longest first. A list is for all locks whose address leads to it. */
+/* Threads that sleep on locks, or are about to, the longest first. A list is for all locks whose address leads to
+ * it. */
 struct lock_sleepers {
     struct lock_sleeper *first;
     _Atomic uint32_t busy; /* the list's own lock */

@@ -45,7 +45,8 @@ int maps_find(struct maps *maps, uintptr_t address, struct mapping *ret_mapping)
 /* The same, restarting from the top, so that mappings that have changed since are seen. */
 int maps_find_now(struct maps *maps, uintptr_t address, struct mapping *ret_mapping);
 /* Is each page of [first, end) mapped and readable, and writable if `write`? 0; -EFAULT: which one is not is noted
- * (base/refusal.h); another -errno: the file cannot be read. *ret_first: the mapping of the first byte, if it is not NULL. */
+ * (base/refusal.h); another -errno: the file cannot be read. *ret_first: the mapping of the first byte, if it is not
+ * NULL. */
 int maps_check(struct maps *maps, uintptr_t first, uintptr_t end, bool write, struct mapping *ret_first);
 /* The name of the mapping that starts at `start`: a path, or the kernel's name in brackets. Returns its length, 0:
  * none; truncated to size - 1. */

@@ -16,7 +16,8 @@
 int netlink_dump(int fd, const struct nlmsghdr *request, char *buffer,
                  int (*take)(void *argument, const struct nlmsghdr *message), void *argument);
 
-/* A socket at which the kernel tells of changes. It tells before the call that makes the change returns to its caller. */
+/* A socket at which the kernel tells of changes. It tells before the call that makes the change returns to its
+ * caller. */
 struct netlink_watch {
     int fd; /* -1: none */
     /* The file behind it: some programs close descriptors that they did not open, and the number is reused. */

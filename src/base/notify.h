@@ -3,10 +3,10 @@
  * So a message wakes the thread that waits for its completion, and not the helper thread first.
  *
  * The page is a sealed memfd, which peers map writable. Its owner arms a CQ by setting a bit in `armed` or
- * `armed_solicited`. A peer that has written a message or an acknowledgement for a QP of that CQ clears the bit, which
- * entitles it to the event, sets the bit in `rung`, and writes 1 to the channel's eventfd. So each arming yields one event, and a
- * readable channel has one. The owner trusts the page no further: processes of the same user could wake this process,
- * or keep it from waking, in other ways too.
+ * `armed_solicited`. A peer that has written a message or an acknowledgement for a QP of that CQ clears the bit,
+ * which entitles it to the event, sets the bit in `rung`, and writes 1 to the channel's eventfd. So each arming
+ * yields one event, and a readable channel has one. The owner trusts the page no further: processes of the same user
+ * could wake this process, or keep it from waking, in other ways too.
  *
  * `attention` says whether writers need to ring. A writer publishes its record and then reads `attention`; the owner
  * sets `attention` and then checks its rings. A full fence stands between the two steps on both sides (lane_ring(),
@@ -48,11 +48,12 @@ struct notify_page {
     /* enum attention in bits 0..1, the number of sleeps above (ATTENTION_STEP). Written by owner and peers. */
     _Atomic uint64_t attention cache_aligned;
     struct notify_channel channels[NOTIFY_CHANNELS];
-    /* At which CQs receives and sends of a QP complete: notify_place(). Written by the owner. Of two QP numbers with one
-     * slot, the later one has it. */
+    /* At which CQs receives and sends of a QP complete: notify_place(). Written by the owner. Of two QP numbers with
+     * one slot, the later one has it. */
     _Atomic uint64_t qps[NOTIFY_QPS];
-    /* Rings that the owner does not look at (READER_LISTED in local/layout.h): the writer of one sets the bit that the ring's
-     * control line names, and then `marked`, before it reads `attention`. The owner takes them in the other order. */
+    /* Rings that the owner does not look at (READER_LISTED in local/layout.h): the writer of one sets the bit that
+     * the ring's control line names, and then `marked`, before it reads `attention`. The owner takes them in the
+     * other order. */
     _Atomic uint32_t marked cache_aligned;
     _Atomic uint64_t marks[NOTIFY_LINKS / 64] cache_aligned;
 };

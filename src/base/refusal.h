@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Why a call of the program fails. The rule that refuses it notes the reason here, for its thread; the front of the library,
- * which knows the call and returns the error, has it recorded (segment/refused.h). Nothing is written where nothing is
- * refused. */
+/* Why a call of the program fails. The rule that refuses it notes the reason here, for its thread; the front of the
+ * library, which knows the call and returns the error, has it recorded (segment/refused.h). Nothing is written where
+ * nothing is refused. */
 #ifndef BASE_REFUSAL_H
 #define BASE_REFUSAL_H
 
@@ -10,8 +10,8 @@
 
 #include "base/types.h"
 
-/* What is wrong with the argument, and what value, low and high are. The numbers are in published segments: new ones go to
- * the end. explain/refused.c has the words. */
+/* What is wrong with the argument, and what value, low and high are. The numbers are in published segments: new ones
+ * go to the end. explain/refused.c has the words. */
 enum refusal_form {
     REFUSAL_UNSAID,      /* no rule has said */
     REFUSAL_TOLD,        /* explained otherwise: the object is destroyed */
@@ -50,8 +50,8 @@ enum refusal_form {
     REFUSAL_TYPE,    /* value: type of the QP; low: types that can, as bits */
     REFUSAL_OPCODE,  /* value: opcode; low: type of the QP */
     REFUSAL_HAS_SRQ, /* the QP receives by an SRQ */
-    /* value: slots; low: of them under way; high: 1: receives of a watched process, which count until their completion is
-     * polled */
+    /* value: slots; low: of them under way; high: 1: receives of a watched process, which count until their
+     * completion is polled */
     REFUSAL_FULL,
     REFUSAL_SILENT,     /* value: slots of a send queue, none signaled */
     REFUSAL_INLINE,     /* value: opcode that cannot be inline */

@@ -67,7 +67,8 @@ ssize_t sys_sendmsg(int fd, const struct msghdr *message);
 struct sockaddr;
 ssize_t sys_sendto(int fd, const struct iovec *data, const struct sockaddr *name, unsigned name_length);
 ssize_t sys_recvmsg(int fd, struct msghdr *message);
-/* Not by the names of libc: librspreload of rdma-core 61 and newer makes sets of rsockets of the program's epoll_*(). */
+/* Not by the names of libc: librspreload of rdma-core 61 and newer makes sets of rsockets of the program's
+ * epoll_*(). */
 struct epoll_event;
 /* A lifted descriptor with EPOLL_CLOEXEC, or -errno. */
 int sys_epoll_create(void);

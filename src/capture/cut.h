@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Records of a capture ring -> RoCEv2 packets.
  *
- * What the network carried is a packet already. Between processes of one host a packet of the link may be larger than the path
- * MTU, and acknowledgements ride on requests: it is cut into packets of the path MTU, which get PSNs of the capture's
- * own, counted per connection and direction from the first PSN that was seen. For that the PSNs of the link are kept with
- * those that they became, so that answers and repetitions name the same packets. */
+ * What the network carried is a packet already. Between processes of one host a packet of the link may be larger than
+ * the path MTU, and acknowledgements ride on requests: it is cut into packets of the path MTU, which get PSNs of the
+ * capture's own, counted per connection and direction from the first PSN that was seen. For that the PSNs of the link
+ * are kept with those that they became, so that answers and repetitions name the same packets. */
 #ifndef CAPTURE_CUT_H
 #define CAPTURE_CUT_H
 

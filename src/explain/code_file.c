@@ -85,9 +85,9 @@ static int mount_of(int fd)
     return mount;
 }
 
-/* Is the file, of that device, in a file system of local_types[] that is mounted here, too? By its mount, or by its device
- * where it was opened in another mount namespace. What only other namespaces have mounted, an ordinary user may have
- * mounted, over whatever he likes. */
+/* Is the file, of that device, in a file system of local_types[] that is mounted here, too? By its mount, or by its
+ * device where it was opened in another mount namespace. What only other namespaces have mounted, an ordinary user
+ * may have mounted, over whatever he likes. */
 static bool is_local_file(int fd, const struct statx *file)
 {
     char *mounts = read_text("/proc/self/mountinfo", MOUNTS_MAX), *rest = mounts, *line;

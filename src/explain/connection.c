@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The checks take one end as requester and the other as responder. The ends of this process are requesters of their own;
- * those of other processes are taken as requesters, too, so that either process shows all that is wrong. */
+/* The checks take one end as requester and the other as responder. The ends of this process are requesters of their
+ * own; those of other processes are taken as requesters, too, so that either process shows all that is wrong. */
 #include "explain/connection.h"
 
 #include <stdarg.h>
@@ -164,8 +164,8 @@ static unsigned mtu_bytes(uint8_t mtu)
     return mtu >= IBV_MTU_256 && mtu <= IBV_MTU_4096 ? 128u << mtu : 0;
 }
 
-/* False: the ends are not of one connection, and nothing else can be compared. again: the reverse was checked, so what is
- * the same in both directions is told already. */
+/* False: the ends are not of one connection, and nothing else can be compared. again: the reverse was checked, so
+ * what is the same in both directions is told already. */
 static bool check_states(struct checking *checking, const struct end *from, const struct end *to, bool again)
 {
     const struct qp_record *a = &from->qp.qp, *b = &to->qp.qp;
@@ -227,8 +227,8 @@ static void check_pair(struct checking *checking, const struct end *from, const 
 
 /* --- finding the other end -------------------------------------------------------------------------------- */
 
-/* Is it the QP that the number stands for? On this host a number is one QP's alone; another host may have given the same
- * number, and then the addresses have to match. */
+/* Is it the QP that the number stands for? On this host a number is one QP's alone; another host may have given the
+ * same number, and then the addresses have to match. */
 static bool is_destination(const struct qp_record *from, const struct qp_record *to)
 {
     if (from->attributes.path.destination_ifindex)

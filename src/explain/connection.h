@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Both ends of each connection of a process, compared: what cannot work, what works here and would fail on a NIC, what is
- * risky. */
+/* Both ends of each connection of a process, compared: what cannot work, what works here and would fail on a NIC,
+ * what is risky. */
 #ifndef EXPLAIN_CONNECTION_H
 #define EXPLAIN_CONNECTION_H
 

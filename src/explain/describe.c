@@ -12,8 +12,8 @@ enum detail {
     DETAIL_FAILED, /* a QP in the paragraph of its error */
 };
 
-/* Errors that were repaired: retries, drops, duplicates. In the paragraph of an error the words have what belongs to it:
- * retries of before are not its cause, unless no acknowledgement came. */
+/* Errors that were repaired: retries, drops, duplicates. In the paragraph of an error the words have what belongs to
+ * it: retries of before are not its cause, unless no acknowledgement came. */
 static void describe_repairs(struct out *out, const struct qp_record *qp, bool retried, struct words *words)
 {
     const struct sender *sender = &qp->sender;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Datagrams and frames that were lost in silence (published/drops.h): at their receiver, and at a sender of the same user. */
+/* Datagrams and frames that were lost in silence (published/drops.h): at their receiver, and at a sender of the same
+ * user. */
 #include <string.h>
 
 #include "explain/explain.h"

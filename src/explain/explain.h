@@ -63,8 +63,8 @@ bool explain_leaks(const struct view *view, struct out *out, uint32_t context);
 bool explain_misuse(const struct view *view, struct out *out, uint32_t number);
 unsigned explain_misuses(const struct view *view, struct out *out);
 
-/* drops.c: datagrams that a QP dropped for that reason; for all reasons; those that no QP of the process takes, and those of
- * its QPs that other processes dropped, which return how many explanations were made. */
+/* drops.c: datagrams that a QP dropped for that reason; for all reasons; those that no QP of the process takes, and
+ * those of its QPs that other processes dropped, which return how many explanations were made. */
 bool explain_drops(const struct view *view, struct out *out, uint32_t number, enum drop_reason reason);
 bool explain_drops_of(const struct view *view, struct out *out, const struct object *qp);
 unsigned explain_strays(const struct view *view, struct out *out);
@@ -121,7 +121,8 @@ struct wr_ids {
 void wr_ids_add(struct wr_ids *ids, uint64_t wr_id);
 void wr_ids_finish(struct wr_ids *ids);
 
-/* wait.c: "since 1.2 s: ibv_modify_qp() by thread 4242 (app)", or "since it was created, 1.2 s ago"; false: not known. */
+/* wait.c: "since 1.2 s: ibv_modify_qp() by thread 4242 (app)", or "since it was created, 1.2 s ago"; false: not
+ * known. */
 bool words_add_since(const struct view *view, struct words *words, const struct qp_record *qp);
 /* wait.c: why the WQE that is next is not sent; who has to acknowledge what was sent, and when its last
  * packet came. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What sent a QP to ERR, in words: of the record that its owner has made, and of what the peer's process says of the same
- * request, where it can be looked at. */
+/* What sent a QP to ERR, in words: of the record that its owner has made, and of what the peer's process says of the
+ * same request, where it can be looked at. */
 #include "explain/explain.h"
 #include "explain/names.h"
 #include "rules/transitions.h"

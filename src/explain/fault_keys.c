@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Causes of a fault that are in a key or the memory that it names: requesters, responders and receives have them in common. */
+/* Causes of a fault that are in a key or the memory that it names: requesters, responders and receives have them in
+ * common. */
 #include "explain/explain.h"
 
 static const struct {

@@ -200,8 +200,8 @@ static bool has_receives(const struct view *view, const struct qp_record *qp)
     return !object_read(view, OBJECT_SRQ, qp->srq, &srq) || srq.srq.posted != srq.srq.taken;
 }
 
-/* Its responder has refused a request and waits for it to come again. Apart from a missing receive there are reasons that
- * the requester repairs by itself, at once. */
+/* Its responder has refused a request and waits for it to come again. Apart from a missing receive there are reasons
+ * that the requester repairs by itself, at once. */
 static bool is_not_ready(const struct view *view, const struct qp_record *qp)
 {
     return qp->type == IBV_QPT_RC && !qp->opened &&
@@ -403,8 +403,8 @@ static const struct view *find_answerer(const struct view *view, const struct id
     return NULL;
 }
 
-/* A process of this host that listens where the request goes, and has others that are unread. Only if both ends have one
- * address: else the request may go to another host. */
+/* A process of this host that listens where the request goes, and has others that are unread. Only if both ends have
+ * one address: else the request may go to another host. */
 static const struct view *find_listener(const struct view *view, const struct id_record *id,
                                         uint32_t *ret_unread)
 {

@@ -43,7 +43,8 @@ void words_add_packet_length(struct words *words, const struct object *requester
                   (unsigned long long)fault->value, responder->qp.attributes.dest_qpn);
 }
 
-/* The tries in count and time: the attributes have exponents. Each retry on the network waits longer (transport/retry.c). */
+/* The tries in count and time: the attributes have exponents. Each retry on the network waits longer
+ * (transport/retry.c). */
 void words_add_tries(struct words *words, const struct qp_attributes *attributes)
 {
     static const struct {

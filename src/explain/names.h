@@ -21,8 +21,8 @@ const char *name_sender_wait(uint32_t wait);
 /* "EINVAL" */
 const char *name_errno(uint32_t error);
 
-/* Counters of the network, in the order of struct network_counters. told: the words of one that is told only if it is not 0; NULL:
- * none. */
+/* Counters of the network, in the order of struct network_counters. told: the words of one that is told only if it is
+ * not 0; NULL: none. */
 #define NETWORK_COUNTERS (sizeof(struct network_counters) / sizeof(uint64_t))
 struct network_name {
     const char *name, *help, *told;

@@ -36,8 +36,8 @@ static bool is_writable(const char *path)
     return lstat(path, &link) == 0 && (link.st_mode & S_IWUSR);
 }
 
-/* Opens both files, the second one by what the header in the first one says of it; its size is 0 if the process has closed
- * it. */
+/* Opens both files, the second one by what the header in the first one says of it; its size is 0 if the process has
+ * closed it. */
 static int open_files(pid_t pid, const char *tables, struct neighbour *ret, uint64_t ret_sizes[SEGMENT_PARTS])
 {
     struct segment_header header;

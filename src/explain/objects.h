@@ -35,8 +35,8 @@ bool object_read(const struct view *view, enum object_kind kind, uint32_t number
 /* By its QP number. */
 bool object_read_qpn(const struct view *view, uint32_t qpn, struct object *ret);
 
-/* Adds "was destroyed 1.3 s ago by thread 4242 (app)"; false: no QP of that number is known to have been, and nothing is
- * added. Of those that were destroyed long ago nothing is known. */
+/* Adds "was destroyed 1.3 s ago by thread 4242 (app)"; false: no QP of that number is known to have been, and nothing
+ * is added. Of those that were destroyed long ago nothing is known. */
 bool words_add_destroyed_qp(const struct view *view, struct words *words, uint32_t qpn);
 
 /* Number by which programs know a QP, also of one that is being destroyed. */

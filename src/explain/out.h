@@ -51,8 +51,8 @@ void out_fit(struct out *out);
 /* Ends a document: one line. */
 void out_newline(struct out *out);
 
-/* Writes it to stderr, as one write. rest: text of its kind is suppressed from now on, and this variable set to json shows
- * it; NULL: no. */
+/* Writes it to stderr, as one write. rest: text of its kind is suppressed from now on, and this variable set to json
+ * shows it; NULL: no. */
 void out_print(const struct out *out, const char *rest);
 
 /* A string in a buffer: cut where it is full. */

@@ -10,8 +10,8 @@
 #define STACK_LINES 12u
 #define PRESENT_MS  100u /* what is told as it happens has no age */
 
-/* What programs try in order to learn whether it is possible, or until it is, and the disconnect of what is not connected, at
- * the end: counted, and told by default only if the program fails. */
+/* What programs try in order to learn whether it is possible, or until it is, and the disconnect of what is not
+ * connected, at the end: counted, and told by default only if the program fails. */
 static bool may_be_meant(const struct refused_record *record)
 {
     return record->error == EOPNOTSUPP || record->form == REFUSAL_UNSAID || record->form == REFUSAL_TRIED ||

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What a process has told its user of itself: programs retry what is refused, so a topic is told once, and not more than some of
- * a kind. The caller has a lock. */
+/* What a process has told its user of itself: programs retry what is refused, so a topic is told once, and not more
+ * than some of a kind. The caller has a lock. */
 #ifndef EXPLAIN_TOLD_ONCE_H
 #define EXPLAIN_TOLD_ONCE_H
 

@@ -49,8 +49,8 @@ static inline pid_t view_pid(const struct view *view)
     return view->pid ? view->pid : (pid_t)view->header.pid;
 }
 
-/* A segment that is mapped, fd: of its tables, or -1. 0; -EPROTO: no segment of ours, or a damaged one; -EPROTONOSUPPORT: of
- * another version. */
+/* A segment that is mapped, fd: of its tables, or -1. 0; -EPROTO: no segment of ours, or a damaged one;
+ * -EPROTONOSUPPORT: of another version. */
 int view_open(struct view *ret_view, const void *base, uint64_t size, int fd, pid_t pid);
 /* So one whose files are read, which memory_file_check() has accepted. */
 int view_open_files(struct view *ret_view, const int files[SEGMENT_PARTS],

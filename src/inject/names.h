@@ -139,7 +139,8 @@ extern const struct inject_outcome_row inject_outcomes_table[INJECT_OUTCOMES];
 
 /* Is the word that name, without case? */
 bool inject_is_word(const char *name, const char *word, size_t length);
-/* units.c: reads digits from the beginning of the word, and returns how many; 0: none, or the number is above `most`. */
+/* units.c: reads digits from the beginning of the word, and returns how many; 0: none, or the number is above
+ * `most`. */
 size_t inject_digits(const char *word, size_t length, uint64_t most, uint64_t *ret);
 /* "250us", "2s"; "64kbit", "10Mbit" for bits in a second. False: none, 0, or more than the above. */
 bool inject_duration(const char *word, size_t length, uint64_t *ret_ns);

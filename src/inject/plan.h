@@ -21,8 +21,8 @@ struct inject_plan {
     struct inject_fault *faults[INJECT_RULES_MAX];
 };
 
-/* NULL: no fault is loaded. A plan that was replaced is never freed, because threads may look at it; the next one has its
- * faults, with their counters, and further ones, unless they were cleared. */
+/* NULL: no fault is loaded. A plan that was replaced is never freed, because threads may look at it; the next one has
+ * its faults, with their counters, and further ones, unless they were cleared. */
 extern struct inject_plan *_Atomic inject_plan;
 
 static inline struct inject_plan *inject_loaded(void)

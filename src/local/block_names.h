@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Names of blocks of QP numbers. A block has one name, which any user can take, and a user can take all there are. So
- * blocks of shard 0 are kept for that case: their names end with the uid of their owner, and mean nothing if another user
- * listens there. Of two users with the same block, a process finds that of its own user. */
+ * blocks of shard 0 are kept for that case: their names end with the uid of their owner, and mean nothing if another
+ * user listens there. Of two users with the same block, a process finds that of its own user. */
 #ifndef LOCAL_BLOCK_NAMES_H
 #define LOCAL_BLOCK_NAMES_H
 

@@ -3,8 +3,8 @@
  * new block is taken while fewer than RESTING numbers are free. So at least RESTING other numbers are granted before
  * a released number is granted again, and late packets of a peer find no QP.
  *
- * A process owns blocks by names: the first ALONE blocks by one each, then areas of blocks (published/segment_request.h),
- * because each name is a descriptor.
+ * A process owns blocks by names: the first ALONE blocks by one each, then areas of blocks
+ * (published/segment_request.h), because each name is a descriptor.
  *
  * The lower bits of a block's number are its shard. All blocks of a process have the same shard, which no other
  * process has if one is free. By the shard, the kernel selects the socket that gets a packet from the network

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The doorbell of a link, a message over its socket. One that the kernel does not take (ENOMEM; EAGAIN while the peer does
- * not read its socket) is owed: nothing else wakes the peer. The helper thread rings again, until the link is down. */
+/* The doorbell of a link, a message over its socket. One that the kernel does not take (ENOMEM; EAGAIN while the peer
+ * does not read its socket) is owed: nothing else wakes the peer. The helper thread rings again, until the link is
+ * down. */
 #include "local/doorbell.h"
 
 #include <stdatomic.h>

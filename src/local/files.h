@@ -5,8 +5,8 @@
  *   it quotes the secret of our published segment   It has read the segment, so the kernel has let it.
  *   ptrace_access_of_peer()                         This process decides by what the kernel says about the peer.
  *
- * Each file is given once per link, so a peer gets LINK_FILES descriptors at most. An answer is accepted if it was asked
- * for, and the engine asks once for each file. */
+ * Each file is given once per link, so a peer gets LINK_FILES descriptors at most. An answer is accepted if it was
+ * asked for, and the engine asks once for each file. */
 #ifndef LOCAL_FILES_H
 #define LOCAL_FILES_H
 
@@ -23,7 +23,8 @@ bool files_may_be_opened(const struct link *link);
 bool ptrace_access_or_secret(int socket, const uint8_t secret[LINK_SECRET_BYTES]);
 /* Answers LINK_WANTS_FILE. Helper thread. */
 void files_answer(struct link *link, const struct link_question *question);
-/* Gives what the kernel did not take then (ETOOMANYREFS, EAGAIN). False: it does not take it now either. Helper thread. */
+/* Gives what the kernel did not take then (ETOOMANYREFS, EAGAIN). False: it does not take it now either. Helper
+ * thread. */
 bool files_give_owed(struct link *link);
 /* Handles LINK_ANSWERS_FILE; takes over fd, -1 if none. Helper thread. */
 void files_accept(struct link *link, const struct link_offer *offer, int fd);

@@ -31,8 +31,9 @@ struct list handshakes_outgoing = {&handshakes_outgoing, &handshakes_outgoing};
 struct list handshakes_incoming = {&handshakes_incoming, &handshakes_incoming};
 unsigned handshakes_outgoing_count, handshakes_incoming_count;
 
-/* How many outgoing handshakes have a connection at once. The kernel bounds the descriptors that all processes of a user have
- * sent and that are not received (ETOOMANYREFS), and each HELLO has one: processes that start together share that bound. */
+/* How many outgoing handshakes have a connection at once. The kernel bounds the descriptors that all processes of a
+ * user have sent and that are not received (ETOOMANYREFS), and each HELLO has one: processes that start together
+ * share that bound. */
 static unsigned at_once = OUTGOING_AT_ONCE;
 
 static _Atomic unsigned coming; /* handshakes with is_coming; only the helper thread writes */

@@ -247,8 +247,8 @@ static unsigned incoming_of(uid_t uid)
     return count;
 }
 
-/* The oldest handshake of the user who has the most, so that silent connections in any number keep no other user out. Of
- * these one that awaits HELLO, if there is any. */
+/* The oldest handshake of the user who has the most, so that silent connections in any number keep no other user out.
+ * Of these one that awaits HELLO, if there is any. */
 static struct handshake *choose_victim(void)
 {
     struct handshake *victim = NULL;
@@ -267,8 +267,8 @@ static struct handshake *choose_victim(void)
     return victim;
 }
 
-/* A message that has come is read first: where many processes connect at once, this thread is late, and not they. A connector
- * that has sent READY has the link, and takes its end for the end of this process. */
+/* A message that has come is read first: where many processes connect at once, this thread is late, and not they. A
+ * connector that has sent READY has the link, and takes its end for the end of this process. */
 static void make_room(void)
 {
     while (handshakes_incoming_count >= HANDSHAKES_INCOMING_MAX) {

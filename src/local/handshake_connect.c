@@ -181,9 +181,9 @@ static void install_welcomed_link(struct handshake *handshake, const struct hand
         handshake_finish(handshake, link);
 }
 
-/* The kernel's word about the peer is about the process that called listen(), and a descriptor of the listener may have
- * been given away: the owner of UDP port 4791 gets one as a proof. Of two processes outside of our pid namespace only the
- * user is known. */
+/* The kernel's word about the peer is about the process that called listen(), and a descriptor of the listener may
+ * have been given away: the owner of UDP port 4791 gets one as a proof. Of two processes outside of our pid namespace
+ * only the user is known. */
 static bool is_from_owner(const struct handshake *handshake, pid_t sender)
 {
     if (sender == handshake->peer.pid)

@@ -57,8 +57,8 @@ int handshake_answer_segment_request(int fd, enum segment_request_result result,
 int handshake_message_send(int fd, const struct handshake_message *message, int memory_fd);
 /* 0; -EAGAIN: nothing has arrived; -ECONNRESET: end of the socket; -EPROTO: not a message of that type and version;
  * another -errno. *ret_memory_fd is the descriptor that came with the message, -1 if none; the caller closes it in
- * every case. *ret_sender is the process that sent the message, as the kernel says (SCM_CREDENTIALS): 0 if it is outside
- * of our pid namespace, -1 without handshake_want_sender(). */
+ * every case. *ret_sender is the process that sent the message, as the kernel says (SCM_CREDENTIALS): 0 if it is
+ * outside of our pid namespace, -1 without handshake_want_sender(). */
 int handshake_message_receive(int fd, enum handshake_type type, struct handshake_message *message,
                               int *ret_memory_fd, pid_t *ret_sender);
 /* From here on (true), messages that fd receives come with their sender; or no longer. 0 or -errno. */

@@ -54,8 +54,8 @@ enum reader_sleeps {
     READER_POLLS,
     READER_SLEEPS, /* the writer rings the doorbell */
     READER_ATTENTION, /* the attention word in the reader's notification page says whether to ring (base/notify.h) */
-    /* The reader does not look at the ring: the writer that resets the word marks the ring in that page, then it does as
-     * with READER_ATTENTION. So who sleeps with many rings looks at few of them when it wakes. */
+    /* The reader does not look at the ring: the writer that resets the word marks the ring in that page, then it does
+     * as with READER_ATTENTION. So who sleeps with many rings looks at few of them when it wakes. */
     READER_LISTED,
 };
 

@@ -291,8 +291,8 @@ static _Atomic uint64_t *waits_word(struct link *link, bool ours)
 void link_watch(struct link *link)
 {
     atomic_store_explicit(&link->is_watched, true, memory_order_relaxed);
-    /* A thread that takes memory back looks at the slots of this link, or has changed its records before the peer gets to
-     * know of it. Partner: direct_settle() in engine/direct/owner.c. */
+    /* A thread that takes memory back looks at the slots of this link, or has changed its records before the peer
+     * gets to know of it. Partner: direct_settle() in engine/direct/owner.c. */
     atomic_thread_fence(memory_order_seq_cst);
     atomic_fetch_or_explicit(waits_word(link, true), WATCHES_SLOTS, memory_order_release);
 }
@@ -402,8 +402,8 @@ void link_remove_broken(void)
     }
 }
 
-/* The instance tells apart what a process was before and after exec. It may change its user meanwhile, so the uid counts
- * only where the kernel says nothing else. */
+/* The instance tells apart what a process was before and after exec. It may change its user meanwhile, so the uid
+ * counts only where the kernel says nothing else. */
 static bool same_process(const struct link *link, const uint8_t *instance, uint64_t identity, uid_t uid)
 {
     return link->identity == identity && (identity || link->peer_uid == uid) &&

@@ -78,8 +78,8 @@ struct link {
     void *owner_data;
     bool may_pull;  /* this process can read the peer's memory, so the peer may send by reference */
     bool may_refer; /* the peer said that it can read our memory, so this process may send by reference */
-    /* This process looks at the access slots that the peer takes, when it takes memory back. Set before the peer can have
-     * mapped any; read by any thread. */
+    /* This process looks at the access slots that the peer takes, when it takes memory back. Set before the peer can
+     * have mapped any; read by any thread. */
     _Atomic bool is_watched;
     uint8_t files_asked, files_given, files_owed; /* bits of enum link_file; helper thread */
     _Atomic bool primary; /* the first link to that process; written by the helper thread */

@@ -31,8 +31,8 @@
 #define LOCAL_LANES      4
 #define LOCAL_BLOCK_QPNS SEGMENT_REQUEST_BLOCK_QPNS
 /* The lower bits of a block's number are its shard. All blocks of a process have one shard, and other processes have
- * other ones as long as there are free ones (local/blocks.c). Shard 0 belongs to no process: its blocks are for users whom
- * others leave no name (local/block_names.h). */
+ * other ones as long as there are free ones (local/blocks.c). Shard 0 belongs to no process: its blocks are for users
+ * whom others leave no name (local/block_names.h). */
 #define LOCAL_SHARDS 64u
 
 struct link;
@@ -59,9 +59,9 @@ struct local_ops {
     void (*resolved)(uint32_t block, struct link *link);
     /* Optional. local_link_is_coming() may have become false. Helper thread. */
     void (*settled)(void);
-    /* Optional. Records that lane_peek() shows have arrived: takes those it likes, at most `budget`, by lane_take(), and
-     * returns their number. What it leaves goes to packet(), unless it sets *ret_ends: then the batch ends, and nobody looks
-     * whether more has come. Under the lane's receive lock, in a rundown section. */
+    /* Optional. Records that lane_peek() shows have arrived: takes those it likes, at most `budget`, by lane_take(),
+     * and returns their number. What it leaves goes to packet(), unless it sets *ret_ends: then the batch ends, and
+     * nobody looks whether more has come. Under the lane's receive lock, in a rundown section. */
     unsigned (*small)(struct lane *lane, unsigned budget, bool *ret_ends);
     /* The end of local_name_search(): the link to the holder; NULL: no holder, or the holder cannot be reached.
      * Helper thread. */
@@ -89,12 +89,12 @@ struct local_ops {
     bool (*expects_copies)(void);
     /* Optional. Opens a file of this process for a peer. 0 or more, or -errno: there is none yet. Helper thread. */
     int (*open_file)(enum link_file which);
-    /* Optional. Has the peer quoted the secret of our segment, which it can know only if it has read the segment? Helper
-     * thread. */
+    /* Optional. Has the peer quoted the secret of our segment, which it can know only if it has read the segment?
+     * Helper thread. */
     bool (*knows_segment)(const uint8_t secret[LINK_SECRET_BYTES]);
-    /* Optional. A tool that may trace this process asks for something; file: the descriptor that it sent, which stays the
-     * caller's, or -1. 0: done. 1: done, and it lasts until control_ended(). -errno, with the reason in why, where a
-     * sentence stands already that says that the subject is not known. Helper thread, without locks. */
+    /* Optional. A tool that may trace this process asks for something; file: the descriptor that it sent, which stays
+     * the caller's, or -1. 0: done. 1: done, and it lasts until control_ended(). -errno, with the reason in why,
+     * where a sentence stands already that says that the subject is not known. Helper thread, without locks. */
     int (*control)(enum control_subject subject, int file, char *why, size_t size);
     /* With `control`: what lasted ends, because the tool has closed the connection, or is gone. */
     void (*control_ended)(enum control_subject subject);
@@ -135,16 +135,16 @@ bool local_is_block_socket(int fd, uint32_t block, int connection);
 void local_block_name(uint32_t block, char ret_text[LOCAL_BLOCK_NAME_MAX + 1]);
 /* The link to the block's owner if it is known already, else NULL. In a rundown section. */
 struct link *local_known_owner(uint32_t block);
-/* True if the peer of the link owns the block, and so speaks for the QP numbers in it (owners.c). Asks the kernel unless
- * that is known; false also if the kernel does not say, or the peer's user has caused too many questions. In a rundown
- * section. */
+/* True if the peer of the link owns the block, and so speaks for the QP numbers in it (owners.c). Asks the kernel
+ * unless that is known; false also if the kernel does not say, or the peer's user has caused too many questions. In a
+ * rundown section. */
 bool local_is_owner(struct link *link, uint32_t block);
 /* False: what local_is_owner() said may have changed, so the caller does not keep it. */
 bool link_owns_for_good(const struct link *link);
 
-/* Connects to the abstract socket of a tool of this user, or of root, that waits there for this process to start, and takes
- * its request as if the tool had asked. Waits for the tool, for seconds at most; under the engine's start lock, before
- * there is a helper thread. */
+/* Connects to the abstract socket of a tool of this user, or of root, that waits there for this process to start, and
+ * takes its request as if the tool had asked. Waits for the tool, for seconds at most; under the engine's start lock,
+ * before there is a helper thread. */
 void local_invite_control(const char *name);
 
 /* --- names ---------------------------------------------------------------------------------------------- */
@@ -162,8 +162,9 @@ bool local_name_is_held(const char *text);
 /* The link to the holder of the name. In a rundown section. 0; -ECONNREFUSED: no holder; -EAGAIN: there is a holder,
  * but no link yet, which local_name_search() sets up; -EMFILE, -ENOMEM... */
 int local_name_find(const char *text, struct link **ret_link);
-/* As local_name_find(), without a system call that the holder has to answer: of a name of this process, or one that was
- * found twice, of a process of this user, none of whose names has ended since. NULL: local_name_find() tells. In a rundown section. */
+/* As local_name_find(), without a system call that the holder has to answer: of a name of this process, or one that
+ * was found twice, of a process of this user, none of whose names has ended since. NULL: local_name_find() tells. In
+ * a rundown section. */
 struct link *local_name_recall(const char *text);
 /* Sets up a link to the holder of the name. 0: ops->found(cookie) follows; -ENOMEM. */
 int local_name_search(const char *text, uint64_t cookie);
@@ -211,9 +212,9 @@ void **link_owner_data(struct link *link);
  * slots. */
 #define LOCAL_ACCESS_SLOTS 16u
 void *link_access_slot(struct link *link, bool ours, uint32_t number);
-/* Does the owner of memory wait for kernel copies of the requester when it takes memory back? Each process says so in the
- * memory of the link when the link is up, because a requester must not copy where the owner does not wait. ours: what
- * this process says; else the peer. */
+/* Does the owner of memory wait for kernel copies of the requester when it takes memory back? Each process says so in
+ * the memory of the link when the link is up, because a requester must not copy where the owner does not wait. ours:
+ * what this process says; else the peer. */
 bool link_waits_for_copies(struct link *link, bool ours);
 /* Does the owner of memory look at the access slots of the requester when it takes memory back? Each process says so in
  * the memory of the link when the link is up, or when it gives the first file. ours: what this process says; else the
@@ -226,8 +227,8 @@ bool link_ask_file(struct link *link, enum link_file which, const uint8_t *secre
 /* A duplicate of the peer's descriptor, as the kernel permits it to whoever may trace the peer (pidfd_getfd(2)), or
  * -errno. Needs no number of the peer. The caller closes it. */
 int link_open_descriptor(const struct link *link, int number);
-/* Copies by the kernel between `here` and the peer's memory at the addresses `there`, without further checks. The number
- * of bytes; -ESRCH, -EFAULT, -EPERM, -ENOSYS... */
+/* Copies by the kernel between `here` and the peer's memory at the addresses `there`, without further checks. The
+ * number of bytes; -ESRCH, -EFAULT, -EPERM, -ENOSYS... */
 ssize_t link_copy(const struct link *link, bool to_peer, const struct iovec *here, unsigned here_count,
                   const struct iovec *there, unsigned there_count);
 /* Asks the peer to map a part of its memory: step `step`, of 24 bits, of the region with the key in that slot. Believed
@@ -311,7 +312,8 @@ void lane_revoke(struct lane *lane);
 /* Takes at most `budget` packets from each hot lane; skips lanes that another thread is polling. Returns the number
  * taken. In a rundown section. */
 unsigned local_poll(unsigned budget);
-/* True: local_poll() would find nothing and has nothing else to do, and this counts as its call. In a rundown section. */
+/* True: local_poll() would find nothing and has nothing else to do, and this counts as its call. In a rundown
+ * section. */
 bool local_poll_is_idle(void);
 /* Delivers the records that are in the lane's ring now, at most one ring of them. In a rundown section, without
  * locks. */
@@ -344,7 +346,8 @@ enum attention local_attention(void);
 uint64_t local_attention_word(void);
 /* A thread polls now: sets AWAKE, if the word is still `seen`, so no thread has gone to sleep since. */
 void local_set_awake(uint64_t seen);
-/* Counts a sleep that goes on as a new one: a writer that rang in it, and then was stopped, does not change it any more. */
+/* Counts a sleep that goes on as a new one: a writer that rang in it, and then was stopped, does not change it any
+ * more. */
 void local_renew_sleep(void);
 /* True: the helper thread no longer wakes periodically; false: it does again. */
 void local_helper_sleeps(bool sleeps);

@@ -307,8 +307,8 @@ static void remember(const char *text, const struct link *link, uint32_t ended)
     lock_release(&findings_lock);
 }
 
-/* Is it a name of this process? Then nobody has to be asked; the socket is looked at, because the program may have closed
- * it. */
+/* Is it a name of this process? Then nobody has to be asked; the socket is looked at, because the program may have
+ * closed it. */
 static bool is_own(const char *text)
 {
     struct event_source listener = {.fd = -1};

@@ -20,8 +20,8 @@
 #include "local/start.h"
 #include "wire/opcode.h"
 
-/* So many channels of peers are kept, and more as long as a quarter of the descriptors that this process may have is free, which
- * the number of a new one says. For further channels the helper thread of the peer is rung. */
+/* So many channels of peers are kept, and more as long as a quarter of the descriptors that this process may have is
+ * free, which the number of a new one says. For further channels the helper thread of the peer is rung. */
 #define PEER_CHANNELS_MIN 64u
 
 _Static_assert(LINKS_MAX <= NOTIFY_LINKS, "a bit for each link");
@@ -424,8 +424,8 @@ static bool completes(struct lane *lane, struct completed *ret)
     return properties & (OPCODE_LAST | OPCODE_ONLY) && properties & (OPCODE_SEND | OPCODE_HAS_IMM);
 }
 
-/* Has the reader taken all that was written? A doorbell that was delayed may find that; an event would be of nothing. The reader
- * says so before it goes to sleep (is_quiet(), cool()). */
+/* Has the reader taken all that was written? A doorbell that was delayed may find that; an event would be of nothing.
+ * The reader says so before it goes to sleep (is_quiet(), cool()). */
 static bool is_taken(struct lane *lane)
 {
     bool taken;
@@ -437,8 +437,8 @@ static bool is_taken(struct lane *lane)
     return taken;
 }
 
-/* Takes the arming of the CQ at which the last record completes something, and writes to its channel's eventfd. False: no such
- * CQ is known, or it is not armed. */
+/* Takes the arming of the CQ at which the last record completes something, and writes to its channel's eventfd.
+ * False: no such CQ is known, or it is not armed. */
 static bool ring_channel(struct notify_peer *peer, struct lane *lane)
 {
     static const uint64_t one = 1;

@@ -128,7 +128,8 @@ static int is_peer(const struct link *link, int fd)
     }
     if (!peer_credentials(fd, &holder))
         return -errno;
-    /* A number, which is not used again while the process is there; of all whom we do not see, only the user is known. */
+    /* A number, which is not used again while the process is there; of all whom we do not see, only the user is
+     * known. */
     return link->identity ? process_identity(-1, holder.pid) == link->identity && link_peer_is_there(link)
                           : !holder.pid && holder.uid == link->peer_uid;
 }
@@ -146,8 +147,8 @@ static bool ask(struct link *link, uint32_t block)
     fd_close(fd);
     if (answer > 0)
         owners_note(link, block);
-    /* Not answered: the listener's backlog is full (EAGAIN) while many processes meet, or we lack descriptors or memory.
-     * What is refused then is lost, and our own user's processes could as well trace us. */
+    /* Not answered: the listener's backlog is full (EAGAIN) while many processes meet, or we lack descriptors or
+     * memory. What is refused then is lost, and our own user's processes could as well trace us. */
     return answer < 0 ? !link->is_of_other_user : answer;
 }
 

@@ -136,8 +136,8 @@ static __attribute__((noinline)) unsigned take_others(struct lane *lane, unsigne
     return taken;
 }
 
-/* Delivers at most `budget` records. Nearly all are small, and nothing is made ready for the others before one comes. Under
- * receive_lock. */
+/* Delivers at most `budget` records. Nearly all are small, and nothing is made ready for the others before one comes.
+ * Under receive_lock. */
 static unsigned take_records(struct lane *lane, unsigned budget)
 {
     bool ends = false;

@@ -42,7 +42,8 @@ static bool same_ids(const struct ucred *peer)
            group_is_known(peer->gid);
 }
 
-/* Capabilities that one thread of this process has. Others may have lost some, but its main thread is what is traced. */
+/* Capabilities that one thread of this process has. Others may have lost some, but its main thread is what is
+ * traced. */
 static bool read_our_capabilities(uint64_t *ret_permitted)
 {
     uint64_t of_thread, of_main;

@@ -196,8 +196,8 @@ static ssize_t read_of_thread(const struct link *link, pid_t thread, const char 
     return fd_read_text(path, text, size);
 }
 
-/* The files are read in this order: a thread that is seen outside of the call may enter it afterwards, but then it finds
- * the lengths that the caller has set to 0. */
+/* The files are read in this order: a thread that is seen outside of the call may enter it afterwards, but then it
+ * finds the lengths that the caller has set to 0. */
 bool link_peer_thread_may_copy(const struct link *link, pid_t thread)
 {
     char path[64], text[512], *name_end;
@@ -220,8 +220,8 @@ bool link_peer_thread_may_copy(const struct link *link, pid_t thread)
     return read_of_thread(link, thread, "wchan", text, sizeof(text)) <= 0 || !is_parked(text);
 }
 
-/* The kernel has refused process_vm_readv() since the handshake: the program has installed a seccomp filter. The peer goes
- * on to send by reference, so the bytes come through a file, for which the kernel checks the same permission. */
+/* The kernel has refused process_vm_readv() since the handshake: the program has installed a seccomp filter. The peer
+ * goes on to send by reference, so the bytes come through a file, for which the kernel checks the same permission. */
 static int read_through_file(const struct link *link, struct pieces *to, struct pieces *from)
 {
     char path[32];

@@ -21,8 +21,8 @@ struct ring_writer {
     uint64_t last;     /* position of the record written last */
     uint32_t reference_epoch;
     bool uses_all; /* uses more than the first RING_SMALL bytes in this lap */
-    /* Between ring_put() and ring_publish_held() (local/small.h): the word of the first record that is not published, and
-     * its position; 0: none is. */
+    /* Between ring_put() and ring_publish_held() (local/small.h): the word of the first record that is not published,
+     * and its position; 0: none is. */
     uint64_t held, held_at;
 };
 
@@ -69,8 +69,8 @@ static inline const _Atomic uint64_t *ring_next_word(const struct ring_reader *r
  * elements. */
 int ring_read(struct ring_reader *reader, struct packet *packet, struct packet_reference *references,
               uint32_t *ret_granules);
-/* Bytes. The reader publishes its position in steps of RING_PUBLISH_STEP, and of RING_PUBLISH_EMPTY when the ring is empty. So
- * the writer sees at least RING_SIZE - RING_PUBLISH_EMPTY bytes of an empty ring as free. */
+/* Bytes. The reader publishes its position in steps of RING_PUBLISH_STEP, and of RING_PUBLISH_EMPTY when the ring is
+ * empty. So the writer sees at least RING_SIZE - RING_PUBLISH_EMPTY bytes of an empty ring as free. */
 #define RING_PUBLISH_STEP  (RING_SMALL / 4)
 #define RING_PUBLISH_EMPTY (RING_SMALL / 16)
 /* Publishes how far the reader is. Returns true. */

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Small packets, which nearly all packets of small messages are: a SEND of RC in one packet of at most LANE_SMALL bytes,
- * with or without immediate data, or an acknowledgement of RC. Neither carries an acknowledgement of the other direction.
+/* Small packets, which nearly all packets of small messages are: a SEND of RC in one packet of at most LANE_SMALL
+ * bytes, with or without immediate data, or an acknowledgement of RC. Neither carries an acknowledgement of the other
+ * direction.
  *
- * These are ring_write() and ring_read() with the constants of such a packet put in, and inline: what a caller fills in, and
- * what it looks at, then stays in registers. As arguments of a call they are written in pieces and read in other pieces, which
- * the processor waits for while the peer waits for the record. */
+ * These are ring_write() and ring_read() with the constants of such a packet put in, and inline: what a caller fills
+ * in, and what it looks at, then stays in registers. As arguments of a call they are written in pieces and read in
+ * other pieces, which the processor waits for while the peer waits for the record. */
 #ifndef LOCAL_SMALL_H
 #define LOCAL_SMALL_H
 
@@ -77,8 +78,8 @@ static inline void ring_wrote(struct ring_writer *writer, uint32_t bytes)
     writer->position += bytes;
 }
 
-/* See lane_put(). The word of the first record is held back: the reader, which waits for that, touches none of the lines behind
- * it while they are written. */
+/* See lane_put(). The word of the first record is held back: the reader, which waits for that, touches none of the
+ * lines behind it while they are written. */
 static always_inline bool ring_put(struct ring_writer *writer, const struct lane_small *small)
 {
     const uint32_t bytes = small_bytes(small);
@@ -110,9 +111,9 @@ static inline void ring_publish_held(struct ring_writer *writer)
     writer->held = 0;
 }
 
-/* The same as ring_put(), and publishes it; nothing is held back. A reader that waits for the record takes its line back as
- * soon as the first byte has been written. So all stores follow each other here, that to the next line first, and the line
- * moves once. */
+/* The same as ring_put(), and publishes it; nothing is held back. A reader that waits for the record takes its line
+ * back as soon as the first byte has been written. So all stores follow each other here, that to the next line first,
+ * and the line moves once. */
 static always_inline bool ring_put_alone(struct ring_writer *writer, const struct lane_small *small)
 {
     const uint32_t bytes = small_bytes(small);
@@ -130,8 +131,8 @@ static always_inline bool ring_put_alone(struct ring_writer *writer, const struc
     return true;
 }
 
-/* Writes several of them under one lock: lane_begin(); lane_put() for each; lane_end(), which publishes all at once. In a
- * rundown section. False: the link is down, and lane_end() must not be called. */
+/* Writes several of them under one lock: lane_begin(); lane_put() for each; lane_end(), which publishes all at once.
+ * In a rundown section. False: the link is down, and lane_end() must not be called. */
 static inline bool lane_begin(struct lane *lane)
 {
     if (unlikely(!link_is_up(lane->link)))
@@ -146,8 +147,9 @@ static always_inline bool lane_put(struct lane *lane, const struct lane_small *s
     return ring_put(&lane->writer, small);
 }
 
-/* Publishing the next record, if it is small, also writes a zero into the line behind it, which the reader's cache holds since
- * the last lap; now nobody waits for that. The record's own line stays where it is: the reader looks at it all along. */
+/* Publishing the next record, if it is small, also writes a zero into the line behind it, which the reader's cache
+ * holds since the last lap; now nobody waits for that. The record's own line stays where it is: the reader looks at
+ * it all along. */
 static inline void lane_prefetch(const char *next)
 {
     prefetch_for_write(next + GRANULE);
@@ -173,8 +175,8 @@ static inline bool lane_end(struct lane *lane)
     return lane_unlock(lane);
 }
 
-/* All three for one packet that is alone. False: the link is down, or as lane_put(). *ret_rings becomes true as lane_end()
- * would return it. */
+/* All three for one packet that is alone. False: the link is down, or as lane_put(). *ret_rings becomes true as
+ * lane_end() would return it. */
 static always_inline bool lane_put_alone(struct lane *lane, const struct lane_small *small, bool *ret_rings)
 {
     bool sent;
@@ -199,8 +201,8 @@ static inline bool is_small(uint8_t opcode, uint8_t flags)
 /* The peer may change the record at any time: each field is read once. */
 #define RECORD_READ(field) __atomic_load_n(&(field), __ATOMIC_RELAXED)
 
-/* A checked copy of the next record, but for the payload, which stays in the ring. False: the next record is another, or not
- * there, or invalid; ring_read() says which. */
+/* A checked copy of the next record, but for the payload, which stays in the ring. False: the next record is another,
+ * or not there, or invalid; ring_read() says which. */
 static always_inline bool ring_peek(const struct ring_reader *reader, struct lane_small *ret_small)
 {
     const uint32_t offset = (uint32_t)(reader->position % RING_SIZE);

@@ -78,9 +78,10 @@ struct mapped_region;
 /* Switches every page that can be switched. Returns NULL when the handle cannot be allocated (errno is not set). A
  * region may have no piece at all. */
 struct mapped_region *mapped_add(uint64_t address, uint64_t length, unsigned access);
-/* The same in portions, for memory that is accessed meanwhile. before(start, end): the pages [start, end) are switched
- * next; false: not now, and the region ends there. after(start, end) follows when they are switched, or could not be. Both
- * are called while the calling thread waits, by another one, and must not call this room. `size` is a power of two. */
+/* The same in portions, for memory that is accessed meanwhile. before(start, end): the pages [start, end) are
+ * switched next; false: not now, and the region ends there. after(start, end) follows when they are switched, or
+ * could not be. Both are called while the calling thread waits, by another one, and must not call this room. `size`
+ * is a power of two. */
 struct mapped_portions {
     uint64_t size;
     bool

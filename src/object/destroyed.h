@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Handles that the program has destroyed. Some programs destroy a handle twice when they clean up after an error,
- * and get EINVAL from kernel drivers; others use it again. To return EINVAL, too, and to say who destroyed it, a
- * destroyed handle's memory is quarantined for the next thousand destroys of its kind. Whether a handle is destroyed is
- * known from its address alone.
+/* Handles that the program has destroyed. Some programs destroy a handle twice when they clean up after an error, and
+ * get EINVAL from kernel drivers; others use it again. To return EINVAL, too, and to say who destroyed it, a
+ * destroyed handle's memory is quarantined for the next thousand destroys of its kind. Whether a handle is destroyed
+ * is known from its address alone.
  *
- * Verbs that are called often must not look that up: objects that are destroyed get the context, or the PD, that is below,
- * which looks inherited from before a fork. The test that each verb begins with then ends in destroyed_refuse(). */
+ * Verbs that are called often must not look that up: objects that are destroyed get the context, or the PD, that is
+ * below, which looks inherited from before a fork. The test that each verb begins with then ends in
+ * destroyed_refuse(). */
 #ifndef OBJECT_DESTROYED_H
 #define OBJECT_DESTROYED_H
 
@@ -41,9 +42,9 @@ extern struct pd destroyed_pd;           /* object/pd/pd.c */
 bool destroyed_has(enum destroyed_kind kind, const void *handle, const char *verb);
 /* A verb got a handle whose context cannot be used. -EINVAL, which is told: it was destroyed; -EIO: it is inherited. */
 int destroyed_refuse(enum destroyed_kind kind, const void *handle, const char *verb);
-/* Quarantines memory of malloc(), and frees the memory that was quarantined a thousand destroys before. number: by which
- * programs know the object. destroyed_free() poisons the memory except for its first pointer, the context, which
- * inline verbs read; destroyed_keep() leaves it as it is. */
+/* Quarantines memory of malloc(), and frees the memory that was quarantined a thousand destroys before. number: by
+ * which programs know the object. destroyed_free() poisons the memory except for its first pointer, the context,
+ * which inline verbs read; destroyed_keep() leaves it as it is. */
 void destroyed_free(enum destroyed_kind kind, void *handle, size_t size, uint32_t number);
 void destroyed_keep(enum destroyed_kind kind, void *handle, uint32_t number);
 /* Quarantines memory that is never freed; returns memory that may be reused, or NULL. */

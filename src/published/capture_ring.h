@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The capture ring: a sealed memfd by which a process tells `softhca capture` of the packets of its QPs. The tool makes
- * the file and passes it with a control request (published/control_request.h); the process maps it and writes, the tool
- * reads. Neither trusts the other: each copies what the other has written, checks it, and uses the copy.
+/* The capture ring: a sealed memfd by which a process tells `softhca capture` of the packets of its QPs. The tool
+ * makes the file and passes it with a control request (published/control_request.h); the process maps it and writes,
+ * the tool reads. Neither trusts the other: each copies what the other has written, checks it, and uses the copy.
  *
  *   0                     struct capture_header
  *   CAPTURE_DATA          the ring: header.ring_bytes, a power of two
  *
  * Positions count bytes from the beginning of the capture; they are never reduced. An entry begins with a struct
- * capture_record, takes a multiple of CAPTURE_ALIGNMENT bytes, and does not wrap: one that would is preceded by an entry
- * of state CAPTURE_VOID up to the end of the ring. A writer reserves an entry by moving `head`, takes the time, sends the
- * packet, fills the entry in, and stores its state with release order. So entries of one connection have the order in
- * which they were reserved, and whoever has seen the answer to a packet sees at least the reservation of that packet.
- * The tool sets all bytes of an entry to zero before it moves `tail`: a reserved entry is CAPTURE_RESERVED at first.
+ * capture_record, takes a multiple of CAPTURE_ALIGNMENT bytes, and does not wrap: one that would is preceded by an
+ * entry of state CAPTURE_VOID up to the end of the ring. A writer reserves an entry by moving `head`, takes the time,
+ * sends the packet, fills the entry in, and stores its state with release order. So entries of one connection have
+ * the order in which they were reserved, and whoever has seen the answer to a packet sees at least the reservation of
+ * that packet. The tool sets all bytes of an entry to zero before it moves `tail`: a reserved entry is
+ * CAPTURE_RESERVED at first.
  *
  * The writer never waits. Without room the packet is counted in `dropped`. */
 #ifndef PUBLISHED_CAPTURE_RING_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Datagrams, multicast copies, frames and requests of connected QPs that were dropped, by reason, each with the last one as a sample: part of the
- * published segment's format (SEGMENT_VERSION in segment/segment.h). Datagrams are not acknowledged, and the requester of the
- * others sees silence only. */
+/* Datagrams, multicast copies, frames and requests of connected QPs that were dropped, by reason, each with the last
+ * one as a sample: part of the published segment's format (SEGMENT_VERSION in segment/segment.h). Datagrams are not
+ * acknowledged, and the requester of the others sees silence only. */
 #ifndef PUBLISHED_DROPS_H
 #define PUBLISHED_DROPS_H
 

@@ -70,7 +70,8 @@ struct event_record {
 };
 _Static_assert(sizeof(struct event_record) == 56, "readable by other builds");
 
-/* Who destroyed an object, when and from where. Kept next to the object's memory while that rests; not in the segment. */
+/* Who destroyed an object, when and from where. Kept next to the object's memory while that rests; not in the
+ * segment. */
 struct destroy_note {
     uint64_t ns; /* CLOCK_MONOTONIC; 0: not known */
     uint32_t by, stack;
@@ -112,8 +113,8 @@ struct failure_record {
 };
 _Static_assert(sizeof(struct failure_record) == 48, "readable by other builds");
 
-/* A slot in the send queue of a watched QP: what the program posted. Most have nothing more, and are small: what is written
- * for each post takes room in the processor's cache from the adapter. */
+/* A slot in the send queue of a watched QP: what the program posted. Most have nothing more, and are small: what is
+ * written for each post takes room in the processor's cache from the adapter. */
 struct watched_send {
     uint64_t wr_id;
     uint32_t opcode;     /* enum ibv_wr_opcode, and WATCHED_REST */
@@ -123,8 +124,8 @@ struct watched_send {
 };
 _Static_assert(sizeof(struct watched_send) == 32, "readable by other builds");
 
-/* Without it a slot has one SGE and no stamp, and only the remote address and rkey of its rest are valid, if its opcode has
- * these. */
+/* Without it a slot has one SGE and no stamp, and only the remote address and rkey of its rest are valid, if its
+ * opcode has these. */
 #define WATCHED_REST (1u << 31)
 
 /* The rest of a slot, in an array behind that of the slots. Behind each are SGEs (struct wqe_sge). */

@@ -20,8 +20,8 @@
 #define SEGMENT_REQUEST_TYPE        4u
 #define SEGMENT_REQUEST_FILES       2u
 
-/* Blocks from SEGMENT_REQUEST_AREAS_FROM on have no name each: 32 of one shard (the lower six bits) are an area, which a
- * process owns as a whole, by the name of its first block. So a process with many QPs needs few descriptors. */
+/* Blocks from SEGMENT_REQUEST_AREAS_FROM on have no name each: 32 of one shard (the lower six bits) are an area,
+ * which a process owns as a whole, by the name of its first block. So a process with many QPs needs few descriptors. */
 #define SEGMENT_REQUEST_AREAS_FROM  0x8000u
 #define SEGMENT_REQUEST_AREA_BLOCKS 32u
 #define SEGMENT_REQUEST_AREA_STRIDE 64u /* from one block of an area to the next */

@@ -25,7 +25,8 @@ static void note_region(struct fault_record *fault, const struct key_view *view,
     fault->window = is_window(view);
 }
 
-/* The address in the region of which the access has the low 32 bits: it went through htonl(), or a 32-bit field. 0: none. */
+/* The address in the region of which the access has the low 32 bits: it went through htonl(), or a 32-bit field. 0:
+ * none. */
 static uint64_t find_truncated(const struct key_view *view, const struct access *access)
 {
     const uint64_t low_half = UINT32_MAX;

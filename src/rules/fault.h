@@ -91,8 +91,8 @@ struct access {
     bool remote;
 };
 void fault_diagnose(const struct key_table *table, const struct access *access, struct fault_record *fault);
-/* The same of one region, whose key or whose other key it may be. False: the access means another one. FAULT_PAGES: the region
- * permits it. */
+/* The same of one region, whose key or whose other key it may be. False: the access means another one. FAULT_PAGES:
+ * the region permits it. */
 bool fault_diagnose_one(const struct key_view *view, const struct access *access, struct fault_record *fault);
 
 /* Has the owner moved the QP to ERR as the program wanted it? */

@@ -24,8 +24,8 @@ int transition_check(enum ibv_qp_type type, enum ibv_qp_state current, const str
 int transition_check_post_send(enum ibv_qp_type type, enum ibv_qp_state state);
 int transition_check_post_recv(enum ibv_qp_type type, enum ibv_qp_state state);
 
-/* Does a connected QP take requests in this state? In all others it drops them (verbs.md §2.1). state: also what another
- * process has written. */
+/* Does a connected QP take requests in this state? In all others it drops them (verbs.md §2.1). state: also what
+ * another process has written. */
 static inline bool transition_takes_requests(uint32_t state)
 {
     return state == IBV_QPS_RTR || state == IBV_QPS_RTS || state == IBV_QPS_SQD || state == IBV_QPS_SQE;

@@ -10,8 +10,8 @@
 /* The calling thread destroys the object now. */
 void destroy_note(struct destroy_note *ret, uint32_t number);
 
-/* Records a call that fails with `error` for that. object: in words. Returns the number of the record; NO_OBJECT: the same
- * was recorded before, or the table is full. */
+/* Records a call that fails with `error` for that. object: in words. Returns the number of the record; NO_OBJECT: the
+ * same was recorded before, or the table is full. */
 uint32_t misuse_record(enum misuse_form form, const char *call, const char *object, int error,
                        const struct destroy_note *note);
 void misuses_after_fork_in_child(void);

@@ -14,8 +14,8 @@ void port_after_fork_in_child(void)
     lock_init(&lock);
 }
 
-/* The record of a device, by its name: its position in the table of devices may become another one's. The last record is
- * that of all that find no other. Lock held. */
+/* The record of a device, by its name: its position in the table of devices may become another one's. The last record
+ * is that of all that find no other. Lock held. */
 static struct port_record *find(const char *device)
 {
     struct port_record *record = NULL;

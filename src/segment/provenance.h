@@ -82,8 +82,8 @@ uint32_t provenance_batch_stamp(void);
 
 /* Records that the program reads an event. The lock of the event's queue is held. */
 void provenance_event_read(struct event_record *record, uint32_t type, uint32_t reported);
-/* An event of that type was acknowledged, and is counted: if it was the oldest, and one is left, that is now the oldest.
- * The lock of the reads is held. */
+/* An event of that type was acknowledged, and is counted: if it was the oldest, and one is left, that is now the
+ * oldest. The lock of the reads is held. */
 void provenance_event_acked(struct event_record *record, uint32_t type);
 
 /* Allocates a record for an id of librdmacm.so.1; NULL: the table is full, or no segment is open. */

@@ -20,8 +20,8 @@ void refused_after_fork_in_child(void)
     used = 0;
 }
 
-/* A program that waits for room in a queue by posting until that succeeds is refused a million times a second: nothing is
- * taken down about it but the first time. */
+/* A program that waits for room in a queue by posting until that succeeds is refused a million times a second:
+ * nothing is taken down about it but the first time. */
 static bool is_repeated(const struct refusal *refusal)
 {
     return refusal->form == REFUSAL_FULL || refusal->form == REFUSAL_SILENT;

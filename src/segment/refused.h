@@ -8,8 +8,8 @@
 
 struct refusal;
 
-/* Records a call that fails. Returns the number of the record; NO_OBJECT: the same is recorded already, and was counted, or
- * there is no segment. */
+/* Records a call that fails. Returns the number of the record; NO_OBJECT: the same is recorded already, and was
+ * counted, or there is no segment. */
 uint32_t refused_record(const char *call, const struct refusal *refusal);
 void refused_after_fork_in_child(void);
 

@@ -135,9 +135,9 @@ struct segment_header {
     /* Thread id of the helper thread. The kernel changes the value when that thread ends
      * (set_robust_list(2): FUTEX_OWNER_DIED), which is before other processes can observe the death. */
     _Atomic uint32_t alive cache_aligned;
-    /* Regions whose memory is being mapped. While there are any, a thread that polls may be busy with that, or wait for a
-     * processor: small requests are not left to it. Peers read it for each of those: not in the line of application_polls,
-     * which each poll takes away from them. */
+    /* Regions whose memory is being mapped. While there are any, a thread that polls may be busy with that, or wait
+     * for a processor: small requests are not left to it. Peers read it for each of those: not in the line of
+     * application_polls, which each poll takes away from them. */
     _Atomic uint32_t growing;
     uint64_t robust[4]; /* the robust list for the kernel: pointers that are valid in the owner only */
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The counters of a process vanish with it, and those of a port must not fall: a file keeps what was seen last of each. It
- * is read and replaced by one at a time (flock). A line for each process and device:
+/* The counters of a process vanish with it, and those of a port must not fall: a file keeps what was seen last of
+ * each. It is read and replaced by one at a time (flock). A line for each process and device:
  *
  *   space NAME
  *   past DEVICE VALUE...            of all processes that ended long ago

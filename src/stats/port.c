@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Port counters (IBA 16.1.3, 16.1.4 as sysfs names them) and hw_counters, of which drivers have sets of their own: the
- * names are those that exporters and scripts know, for what is counted here. What the adapter cannot have (symbol errors, a
- * link that goes down) is 0, as on a good cable. */
+/* Port counters (IBA 16.1.3, 16.1.4 as sysfs names them) and hw_counters, of which drivers have sets of their own:
+ * the names are those that exporters and scripts know, for what is counted here. What the adapter cannot have (symbol
+ * errors, a link that goes down) is 0, as on a good cable. */
 #include "base/types.h"
 #include "base/verbs.h"
 #include "stats/stats.h"
@@ -122,8 +122,8 @@ void stats_port_values(const struct traffic_sum *sum, struct stats_values *ret)
     uint64_t *value = ret->value, errors = 0;
 
     *ret = (struct stats_values){0};
-    /* What a requester has executed in the memory of a peer, only it counts: it went out of a port of this host and came in
-     * by one, taken as the same. */
+    /* What a requester has executed in the memory of a peer, only it counts: it went out of a port of this host and
+     * came in by one, taken as the same. */
     for (unsigned kind = TRAFFIC_WRITE; kind <= TRAFFIC_ATOMIC_WRITE; kind++)
         counter_add(kind == TRAFFIC_READ ? &flow.bytes_out : &flow.bytes_in, direct[kind].bytes);
     for (unsigned i = 1; i < TRAFFIC_STATUSES; i++)

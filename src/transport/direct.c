@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* One-sided requests executed by the requester: with loads and stores in memory of the peer that is mapped here, or by
- * the kernel's copy. No packet is sent and no PSN is used: the peer's responder does not take part. So a request is executed like that only
- * when all requests before it are complete. A request that would not simply succeed travels as packets, because only
- * the responder may reject it and raise events. */
+/* One-sided requests executed by the requester: with loads and stores in memory of the peer that is mapped here, or
+ * by the kernel's copy. No packet is sent and no PSN is used: the peer's responder does not take part. So a request
+ * is executed like that only when all requests before it are complete. A request that would not simply succeed
+ * travels as packets, because only the responder may reject it and raise events. */
 #include "transport/cpu_atomic.h"
 #include "transport/machine.h"
 #include "transport/ordered_copy.h"

@@ -47,8 +47,8 @@ struct receive_completion {
     uint64_t tag;
 };
 
-/* Bytes. A longer request to a peer of this host takes less time by one copy of the kernel than by two through a ring that
- * is polled. */
+/* Bytes. A longer request to a peer of this host takes less time by one copy of the kernel than by two through a ring
+ * that is polled. */
 #define DIRECT_SMALL 4096u
 
 /* Memory of the peer that this process executes requests in, without packets (transport/direct.c). */

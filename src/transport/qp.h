@@ -221,8 +221,8 @@ struct qp_record {
     /* Injected faults: completions that are made to come late, and are not there yet; requests that get none if they
      * succeed. */
     uint32_t held_completions, withheld_completions;
-    /* The latest change of state by ibv_modify_qp(), or the destroy: stamp, set even if nothing else is stamped, and thread.
-     * STAMP_NONE: none since it was created. */
+    /* The latest change of state by ibv_modify_qp(), or the destroy: stamp, set even if nothing else is stamped, and
+     * thread. STAMP_NONE: none since it was created. */
     uint32_t changed, changed_by;
     uint32_t
         destroyed_qpn; /* number of the QP that was destroyed here; 0: none was, or the slot is in use again */
@@ -250,7 +250,8 @@ static inline bool is_connected(const struct qp_record *record)
     return record->type != IBV_QPT_UD && record->type != IBV_QPT_RAW_PACKET;
 }
 
-/* What a port counts for the QP. On one host a message is no packet, and is counted as one; a datagram always is one. */
+/* What a port counts for the QP. On one host a message is no packet, and is counted as one; a datagram always is
+ * one. */
 static inline void qp_sum(const struct qp_record *record, const struct qp_rare *rare, struct traffic_sum *ret)
 {
     const struct traffic_record *traffic = &record->traffic;
@@ -388,7 +389,8 @@ static inline bool relay_has_duplicate(const struct relay *relay)
 }
 
 struct transport_qp {
-    /* A plain request (engine/direct/plain.c, paths/plain_send.c) needs what comes up to `link`, and its first fields. */
+    /* A plain request (engine/direct/plain.c, paths/plain_send.c) needs what comes up to `link`, and its first
+     * fields. */
     struct qp_record *record;
     struct key_table *keys;
     char *send_queue;   /* record->send_offset, mapped */
@@ -396,8 +398,8 @@ struct transport_qp {
     bool tag_matching;  /* its SRQ is a tag matching one */
     /* ports->direct->map() is being prepared. The owner clears this and calls sender_run(). */
     bool map_later;
-    /* The owner has executed the next request, an atomic, and the peer had stopped waiting for it: as if its response was
-     * lost. direct_execute() completes it and clears this. */
+    /* The owner has executed the next request, an atomic, and the peer had stopped waiting for it: as if its response
+     * was lost. direct_execute() completes it and clears this. */
     bool atomic_unknown;
     struct link_properties link;
     const struct transport_ports *ports;
@@ -541,7 +543,8 @@ void relay_move_failed(struct transport_qp *qp);
  * false: dropped silently, for the state or the identity of the QP. On a link that loses nothing the caller then sends
  * PACKET_DROPPED for an RC request, and for a UC packet by reference (the sender's buffer is exposed until then). */
 bool transport_receive(struct transport_qp *qp, const struct packet *packet);
-/* The same for an acknowledgement that is no NAK, of a reliable QP in RTS, by its peer, on a link that loses nothing. */
+/* The same for an acknowledgement that is no NAK, of a reliable QP in RTS, by its peer, on a link that loses
+ * nothing. */
 void transport_acknowledged(struct transport_qp *qp, psn_t psn);
 
 /* --- ud.c ---------------------------------------------------------------------------------------------------- */

@@ -78,8 +78,8 @@ static int fail_response(struct transport_qp *qp, const struct responder_resourc
     return 0;
 }
 
-/* A repeated READ, answered before: the requester may have had the answer, and then the QP must not end with it. If it has
- * not, the NAK ends the requester. */
+/* A repeated READ, answered before: the requester may have had the answer, and then the QP must not end with it. If
+ * it has not, the NAK ends the requester. */
 static int refuse_repeated(struct transport_qp *qp, struct responder_resource *resource, enum verdict verdict)
 {
     struct packet packet;

@@ -285,8 +285,9 @@ static bool use_retry(struct transport_qp *qp)
     return true;
 }
 
-/* A packet that was repeated is missing again. NAKs come as often as round trips end, so they would use up all retries within
- * one timeout, while the packet is only late: the ACK timer, which goes on, counts instead. Without a timeout they count. */
+/* A packet that was repeated is missing again. NAKs come as often as round trips end, so they would use up all
+ * retries within one timeout, while the packet is only late: the ACK timer, which goes on, counts instead. Without a
+ * timeout they count. */
 static bool is_missing_again(const struct transport_qp *qp)
 {
     const struct sender *sender = &qp->record->sender;

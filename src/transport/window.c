@@ -12,10 +12,10 @@
 
 #define WINDOW_INITIAL 16u
 #define WINDOW_LEAST   1u
-/* A window below WINDOW_SMALL grows by one in SMALL_GROWTH round trips, not in each, while queues make these much longer
- * than the shortest one. Where many QPs share a queue that has room for a few packets of each, every growth by one
- * overflows it, and what is behind the lost packet is sent again (go-back-N). All of them grow alike, or those with
- * large windows would keep them. Losses without a queue are not by overflow. */
+/* A window below WINDOW_SMALL grows by one in SMALL_GROWTH round trips, not in each, while queues make these much
+ * longer than the shortest one. Where many QPs share a queue that has room for a few packets of each, every growth by
+ * one overflows it, and what is behind the lost packet is sent again (go-back-N). All of them grow alike, or those
+ * with large windows would keep them. Losses without a queue are not by overflow. */
 #define WINDOW_SMALL 8u
 #define SMALL_GROWTH 3u
 /* Requests for parts of READs that fill the window: the others are on their way or wait at the responder while one is

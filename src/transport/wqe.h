@@ -129,8 +129,8 @@ struct recv_wqe {
     struct wqe_sge sge[];
 };
 
-/* The opcode of a request that a fault was injected into (front/verbs/injected.c), as no verb has it: it ends on this side with
- * the verdict in the low byte of imm_or_rkey. The next byte is the opcode that the program posted. */
+/* The opcode of a request that a fault was injected into (front/verbs/injected.c), as no verb has it: it ends on this
+ * side with the verdict in the low byte of imm_or_rkey. The next byte is the opcode that the program posted. */
 #define WR_INJECTED 12u
 static inline uint8_t wqe_posted_opcode(const struct send_wqe *wqe)
 {

@@ -85,8 +85,8 @@ static void reply_ready(struct event_source *source, uint32_t events)
         port_discovery_ended();
 }
 
-/* Only the user whose socket is bound to the port can give packets of it, or a process of our own user the sockets. Names
- * of others are decoys, in any number. */
+/* Only the user whose socket is bound to the port can give packets of it, or a process of our own user the sockets.
+ * Names of others are decoys, in any number. */
 static bool may_have_port(const struct ucred *peer)
 {
     return port_is_own_user(peer) || (port_has_owner && peer->uid == port_uid);

@@ -58,8 +58,8 @@ struct udp_ops {
     bool (*is_ours)(uint32_t qpn);
     /* Does the descriptor prove that the process which sent it over the connection owns the QPN block? */
     bool (*is_proof)(int fd, uint32_t block, int connection);
-    /* A packet for a number that no process of this host owns was dropped; its ICRC is not checked. Only opcode, dest_qpn and
-     * grh are set. NULL: nobody asks. Receive lock held. */
+    /* A packet for a number that no process of this host owns was dropped; its ICRC is not checked. Only opcode,
+     * dest_qpn and grh are set. NULL: nobody asks. Receive lock held. */
     void (*unclaimed)(const struct packet *packet);
 };
 
@@ -109,8 +109,8 @@ bool udp_trusts(uid_t uid);
 
 /* --- sending ------------------------------------------------------------------------------------- */
 
-/* In packet.flags, where a local link has another meaning for the bit: the packet leaves with a wrong ICRC, because a user
- * asks for it (engine/paths/packet_faults.c). */
+/* In packet.flags, where a local link has another meaning for the bit: the packet leaves with a wrong ICRC, because a
+ * user asks for it (engine/paths/packet_faults.c). */
 #define PACKET_BAD_ICRC PACKET_FRAME
 
 /* The lane of a QP, chosen by the QPN of the sender. */

@@ -15,8 +15,8 @@
 #define BIAS_SHARED ((uintptr_t)1)
 
 struct bias {
-    /* A thread by the address of a variable of its own; 0: none yet; BIAS_SHARED: for good. Not of an atomic type, which
-     * compilers do not compare in place: a word is read at once. */
+    /* A thread by the address of a variable of its own; 0: none yet; BIAS_SHARED: for good. Not of an atomic type,
+     * which compilers do not compare in place: a word is read at once. */
     uintptr_t owner;
     _Atomic uint32_t busy; /* the owner is inside; only it writes this */
     uintptr_t latest;      /* who took the lock last, and how often since another did; lock held */

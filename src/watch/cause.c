@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Why a work request failed, as far as its status, the QP's attributes and the process's own MRs say it: the same record that
- * SoftHCA makes (rules/fault.h). What the other end knows, and what packets came, stays unknown. */
+/* Why a work request failed, as far as its status, the QP's attributes and the process's own MRs say it: the same
+ * record that SoftHCA makes (rules/fault.h). What the other end knows, and what packets came, stays unknown. */
 #include "watch/cause.h"
 #include "base/sys.h"
 #include "rules/fault.h"

@@ -59,7 +59,7 @@ void work_forget_qp(struct watched_qp *qp)
     forget_in(qp->recv_cq, qp);
 }
 
-/* --- one completion --------------------------------------------------------------------------------------------- */
+/* --- one completion ------------------------------------------------------------------------------------- */
 
 /* The record of the send that completed; NULL: it was not posted through the calls that are watched. */
 static struct watched_send *retire_send(struct watched_qp *qp, struct qp_record *record, uint64_t wr_id,
@@ -235,7 +235,7 @@ static cold_path void tell_news(enum news news, const struct watched_qp *qp)
     tell(news == NEWS_FAILURE ? TOLD_FAILURE : TOLD_UNSEEN, OBJECT_QP, qp->base.number);
 }
 
-/* --- polls -------------------------------------------------------------------------------------------------------- */
+/* --- polls ---------------------------------------------------------------------------------------------- */
 
 /* cq->lock held. */
 static cold_path void note_one(struct watched_cq *cq, const struct ibv_wc *wc)
@@ -321,8 +321,8 @@ static inline void end_receives(struct watched_cq *cq, const struct ibv_wc *firs
         note_each(cq, first, count);
 }
 
-/* cq->lock held. What failed, and more than one QP of a direction: successes of one queue in a row, apart from those of the
- * other direction, are noted at once. */
+/* cq->lock held. What failed, and more than one QP of a direction: successes of one queue in a row, apart from those
+ * of the other direction, are noted at once. */
 static no_inline void note_mixed(struct watched_cq *cq, const struct ibv_wc *wc, uint32_t count)
 {
     const struct ibv_wc *end = wc + count, *send = wc, *receive = wc;

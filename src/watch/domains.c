@@ -4,7 +4,7 @@
 
 #include "watch/state.h"
 
-/* --- PD, MR, MW ------------------------------------------------------------------------------------------------- */
+/* --- PD, MR, MW ----------------------------------------------------------------------------------------- */
 
 struct watched_pd *watched_new_pd(struct ibv_pd *ibv, struct ibv_context *context, struct ibv_pd *protects,
                                   struct ibv_td *td)
@@ -128,7 +128,7 @@ void watched_mw_bound(struct ibv_mw *ibv, struct ibv_mr *ibv_mr, uint32_t rkey)
     entry->bound = mr != NULL;
 }
 
-/* --- AH, destroyed ----------------------------------------------------------------------------------------------- */
+/* --- AH, destroyed -------------------------------------------------------------------------------------- */
 
 struct watched *watched_new_ah(struct ibv_ah *ah, struct ibv_pd *ibv, const union ibv_gid *gid)
 {

@@ -5,7 +5,7 @@
 #include "watch/calls.h"
 #include "watch/ring.h"
 
-/* --- extended CQs --------------------------------------------------------------------------------------------------- */
+/* --- extended CQs --------------------------------------------------------------------------------------- */
 
 /* The QP number can be read only if it was asked for, which op_create_cq_ex() does. */
 static void note_current(struct watched_cq *cq, struct ibv_cq_ex *ex)
@@ -54,7 +54,7 @@ void watch_cq_ex(struct watched_cq *known, struct ibv_cq_ex *cq)
     cq->next_poll = ex_next_poll;
 }
 
-/* --- extended QPs --------------------------------------------------------------------------------------------------- */
+/* --- extended QPs --------------------------------------------------------------------------------------- */
 
 /* Stale QPs have their originals, too. */
 static inline struct watched_qp *of_ex(struct ibv_qp_ex *ex)

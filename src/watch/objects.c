@@ -32,7 +32,7 @@ struct watched_qp *table_find_qp(const struct ibv_qp *qp)
     return table_find(&watched_objects, key_of(qp));
 }
 
-/* --- making and dropping -------------------------------------------------------------------------------------- */
+/* --- making and dropping -------------------------------------------------------------------------------- */
 
 void *object_make(enum object_kind kind, size_t size, const void *key, const struct ibv_context *ibv)
 {
@@ -84,7 +84,7 @@ void *object_publish(void *made)
     return object;
 }
 
-/* --- items ---------------------------------------------------------------------------------------------------- */
+/* --- items ---------------------------------------------------------------------------------------------- */
 
 struct watched_context *watched_new_context(struct ibv_context *ibv, const char *device)
 {
@@ -115,7 +115,7 @@ struct watched *watched_new_item(const void *key, enum object_kind kind, struct 
     return object_publish(item);
 }
 
-/* --- multicast ------------------------------------------------------------------------------------------------ */
+/* --- multicast ------------------------------------------------------------------------------------------ */
 
 /* An attachment has no structure of the program's: it is found by its QP and group. */
 static uint32_t find_attachment(uint32_t qpn, const union ibv_gid *gid)
@@ -149,7 +149,7 @@ void watched_attached(struct ibv_qp *ibv, const union ibv_gid *gid, bool attache
     }
 }
 
-/* --- ids ---------------------------------------------------------------------------------------------------- */
+/* --- ids ------------------------------------------------------------------------------------------------ */
 
 struct watched_id *watched_new_id(const void *key)
 {
@@ -166,7 +166,7 @@ struct watched_id *watched_new_id(const void *key)
     return object_publish(id);
 }
 
-/* --- destroyed ------------------------------------------------------------------------------------------------ */
+/* --- destroyed ------------------------------------------------------------------------------------------ */
 
 static void free_record(struct watched *object)
 {
@@ -267,7 +267,7 @@ void watched_context_closed(struct watched_context *context)
     watched_forget(&context->base);
 }
 
-/* --- fork ----------------------------------------------------------------------------------------------------- */
+/* --- fork ----------------------------------------------------------------------------------------------- */
 
 /* The child has one thread. Locks that others held are free, and what they guarded is no longer used. */
 static void make_stale(void *value, void *argument)

@@ -7,7 +7,7 @@
 
 __thread unsigned watch_in_cm __attribute__((tls_model("initial-exec")));
 
-/* --- notification ----------------------------------------------------------------------------------------------- */
+/* --- notification --------------------------------------------------------------------------------------- */
 
 static int op_req_notify_cq(struct ibv_cq *ibv, int solicited_only)
 {
@@ -22,7 +22,7 @@ static int op_req_notify_cq(struct ibv_cq *ibv, int solicited_only)
     return INSIDE(cq->req_notify(ibv, solicited_only));
 }
 
-/* --- CQs and QPs ---------------------------------------------------------------------------------------------------- */
+/* --- CQs and QPs ---------------------------------------------------------------------------------------- */
 
 static struct ibv_cq_ex *op_create_cq_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *attr)
 {
@@ -85,7 +85,7 @@ static struct ibv_qp *op_open_qp(struct ibv_context *context, struct ibv_qp_open
     return qp;
 }
 
-/* --- SRQ, XRC, WQ ------------------------------------------------------------------------------------------------- */
+/* --- SRQ, XRC, WQ --------------------------------------------------------------------------------------- */
 
 static struct ibv_srq *op_create_srq_ex(struct ibv_context *context, struct ibv_srq_init_attr_ex *attr)
 {
@@ -175,7 +175,7 @@ static int op_destroy_rwq_ind_table(struct ibv_rwq_ind_table *table)
     DESTROYS(OBJECT_IND_TABLE, table, originals_of(table->context)->extended.destroy_rwq_ind_table(table));
 }
 
-/* --- domains, device memory, windows --------------------------------------------------------------------------------- */
+/* --- domains, device memory, windows -------------------------------------------------------------------- */
 
 static struct ibv_td *op_alloc_td(struct ibv_context *context, struct ibv_td_init_attr *attr)
 {
@@ -251,7 +251,7 @@ static int op_dealloc_mw(struct ibv_mw *mw)
     DESTROYS(OBJECT_MW, mw, originals_of(mw->context)->ops.dealloc_mw(mw));
 }
 
-/* --- flows, counters --------------------------------------------------------------------------------------------------- */
+/* --- flows, counters ------------------------------------------------------------------------------------ */
 
 static void counters_of(const struct ibv_flow_attr *attr, uint32_t ret_items[4])
 {
@@ -311,7 +311,7 @@ static int op_destroy_counters(struct ibv_counters *counters)
     DESTROYS(OBJECT_COUNTERS, counters, originals_of(counters->context)->extended.destroy_counters(counters));
 }
 
-/* --- contexts ----------------------------------------------------------------------------------------------------------- */
+/* --- contexts ------------------------------------------------------------------------------------------- */
 
 /* Of the structure of a context only what it says it has (sz), and what is not NULL. */
 #define REPLACE(name)                                                                                        \

@@ -23,7 +23,7 @@ CALLED_BY_CODE void *watch_dlvsym_original(void);
 CALLED_BY_CODE void *watch_dlsym(void *handle, const char *name);
 CALLED_BY_CODE void *watch_dlvsym(void *handle, const char *name, const char *version);
 
-/* --- dlsym() and dlvsym() themselves ---------------------------------------------------------------------------- */
+/* --- dlsym() and dlvsym() themselves -------------------------------------------------------------------- */
 
 struct c_library {
     const char *name;
@@ -133,7 +133,7 @@ void *watch_dlvsym_original(void)
     return found ? found : (void *)no_symbol;
 }
 
-/* --- originals ---------------------------------------------------------------------------------------------------- */
+/* --- originals ------------------------------------------------------------------------------------------ */
 
 static void *library_of(enum original_library library)
 {
@@ -170,7 +170,7 @@ void *original_find(struct original *original)
     return found;
 }
 
-/* --- dlsym() and dlvsym() of programs ------------------------------------------------------------------------------ */
+/* --- dlsym() and dlvsym() of programs ------------------------------------------------------------------- */
 
 /* Another library may have functions of these names: only those that the handle leads to are replaced. */
 static void *ours_for(struct original *list, size_t count, void *handle, const char *name,

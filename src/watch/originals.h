@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The functions that stand behind those of this library: the program's libibverbs.so.1, librdmacm.so.1, libmlx5.so.1. */
+/* The functions that stand behind those of this library: the program's libibverbs.so.1, librdmacm.so.1,
+ * libmlx5.so.1. */
 #ifndef WATCH_ORIGINALS_H
 #define WATCH_ORIGINALS_H
 

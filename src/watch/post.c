@@ -15,7 +15,8 @@
 #include "watch/ring.h"
 #include "watch/state.h"
 
-/* Of what posts do, each has a path of its own: a SEND, which has no rest, and what has its rkey where a WRITE has it. */
+/* Of what posts do, each has a path of its own: a SEND, which has no rest, and what has its rkey where a WRITE has
+ * it. */
 enum shape { SEND_SHAPE, WRITE_SHAPE };
 
 static inline bool is_send(const struct ibv_send_wr *wr)
@@ -79,7 +80,7 @@ static cold_path void tell_refused_post(const struct watched_qp *qp, const char 
     tell_refused(call, OBJECT_QP, qp->base.number, error, words.length ? words.text : NULL);
 }
 
-/* --- sends ---------------------------------------------------------------------------------------------------- */
+/* --- sends ---------------------------------------------------------------------------------------------- */
 
 static void fill_send(const struct watched_qp *qp, struct watched_send *send, const struct ibv_send_wr *wr,
                       uint32_t stamp)
@@ -332,7 +333,7 @@ int op_post_send(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr 
                                        : post_send_other(ibv, wr, bad);
 }
 
-/* --- receives --------------------------------------------------------------------------------------------------- */
+/* --- receives ------------------------------------------------------------------------------------------- */
 
 static void fill_receive(const struct watched_ring *ring, struct recv_wqe *wqe, const struct ibv_recv_wr *wr,
                          uint32_t stamp)

@@ -6,7 +6,7 @@
 #include "watch/ring.h"
 #include "watch/state.h"
 
-/* --- CQ, SRQ -------------------------------------------------------------------------------------------------- */
+/* --- CQ, SRQ -------------------------------------------------------------------------------------------- */
 
 struct watched_cq *watched_new_cq(struct ibv_cq *ibv, struct ibv_pd *domain)
 {
@@ -112,7 +112,7 @@ struct watched_srq *watched_new_srq(struct ibv_srq *ibv, struct ibv_pd *pd, stru
     return object_publish(srq);
 }
 
-/* --- QP ------------------------------------------------------------------------------------------------------- */
+/* --- QP ------------------------------------------------------------------------------------------------- */
 
 static void cq_use(struct watched_cq *cq, int users)
 {
@@ -258,7 +258,7 @@ void watched_qp_modified(struct watched_qp *qp, const struct ibv_qp_attr *attr, 
     atomic_store_explicit(&record->state, attr->qp_state, memory_order_relaxed);
 }
 
-/* --- WQ, indirection table, id ---------------------------------------------------------------------------------- */
+/* --- WQ, indirection table, id -------------------------------------------------------------------------- */
 
 struct watched_wq *watched_new_wq(struct ibv_wq *ibv, struct ibv_pd *pd, struct ibv_cq *cq, uint32_t state)
 {
@@ -316,7 +316,7 @@ void watched_new_ind_table(struct ibv_rwq_ind_table *ibv, struct ibv_wq *const *
     object_publish(table);
 }
 
-/* --- destroyed ------------------------------------------------------------------------------------------------ */
+/* --- destroyed ------------------------------------------------------------------------------------------ */
 
 static void free_cq(struct watched_cq *cq)
 {

@@ -72,7 +72,7 @@ const size_t rdmacm_originals_count = CALLS;
         in_cm_result_;                                                                                       \
     })
 
-/* --- records of ids ---------------------------------------------------------------------------------------------- */
+/* --- records of ids ------------------------------------------------------------------------------------- */
 
 /* An address as a GID; false: none. */
 static bool as_gid(const struct sockaddr *address, uint8_t ret_gid[16], uint16_t *ret_port)
@@ -172,7 +172,7 @@ static int phase_after(enum rdma_cm_event_type type)
     return -1;
 }
 
-/* --- events -------------------------------------------------------------------------------------------------------- */
+/* --- events --------------------------------------------------------------------------------------------- */
 
 WATCH_EXPORT int rdma_get_cm_event(struct rdma_event_channel *channel, struct rdma_cm_event **ret_event)
 {
@@ -203,7 +203,7 @@ WATCH_EXPORT int rdma_ack_cm_event(struct rdma_cm_event *event)
     return original(event);
 }
 
-/* --- ids ----------------------------------------------------------------------------------------------------------- */
+/* --- ids ------------------------------------------------------------------------------------------------ */
 
 WATCH_EXPORT struct rdma_event_channel *rdma_create_event_channel(void)
 {
@@ -324,7 +324,7 @@ WATCH_EXPORT void rdma_destroy_ep(struct rdma_cm_id *id)
         forget_if_known(id, OBJECT_CM_ID, known);
 }
 
-/* --- calls after which the id says more ------------------------------------------------------------------------------ */
+/* --- calls after which the id says more ----------------------------------------------------------------- */
 
 #define REFRESHING(which, verb, phase, ...)                                                                  \
     int result;                                                                                              \
@@ -384,7 +384,7 @@ WATCH_EXPORT int rdma_get_request(struct rdma_cm_id *listen, struct rdma_cm_id *
     return result;
 }
 
-/* --- QPs and devices -------------------------------------------------------------------------------------------------- */
+/* --- QPs and devices ------------------------------------------------------------------------------------ */
 
 WATCH_EXPORT int rdma_create_qp(struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 {

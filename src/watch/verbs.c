@@ -66,7 +66,7 @@ struct original verbs_originals[CALLS] = {
 };
 const size_t verbs_originals_count = CALLS;
 
-/* --- devices and events ----------------------------------------------------------------------------------------- */
+/* --- devices and events --------------------------------------------------------------------------------- */
 
 WATCH_EXPORT struct ibv_context *ibv_open_device(struct ibv_device *device)
 {
@@ -204,7 +204,7 @@ WATCH_EXPORT int ibv_destroy_comp_channel(struct ibv_comp_channel *channel)
     DESTROY(verbs_originals[DESTROY_COMP_CHANNEL], ibv_destroy_comp_channel, OBJECT_CHANNEL, channel);
 }
 
-/* --- CQ, SRQ -------------------------------------------------------------------------------------------------------- */
+/* --- CQ, SRQ -------------------------------------------------------------------------------------------- */
 
 WATCH_EXPORT struct ibv_cq *ibv_create_cq(struct ibv_context *context, int entries, void *cq_context,
                                           struct ibv_comp_channel *channel, int vector)
@@ -269,7 +269,7 @@ WATCH_EXPORT int ibv_destroy_srq(struct ibv_srq *srq)
     DESTROY(verbs_originals[DESTROY_SRQ], ibv_destroy_srq, OBJECT_SRQ, srq);
 }
 
-/* --- QP ------------------------------------------------------------------------------------------------------------- */
+/* --- QP ------------------------------------------------------------------------------------------------- */
 
 struct ibv_qp_ex *original_qp_to_qp_ex(struct ibv_qp *qp)
 {
@@ -377,7 +377,7 @@ WATCH_EXPORT int ibv_detach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, u
     return result;
 }
 
-/* --- AH ------------------------------------------------------------------------------------------------------------- */
+/* --- AH ------------------------------------------------------------------------------------------------- */
 
 WATCH_EXPORT struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 {

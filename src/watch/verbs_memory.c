@@ -34,7 +34,7 @@ struct original memory_originals[CALLS] = {
 };
 const size_t memory_originals_count = CALLS;
 
-/* --- PD, MR ------------------------------------------------------------------------------------------------------- */
+/* --- PD, MR --------------------------------------------------------------------------------------------- */
 
 struct watched_pd *adopt_pd(struct ibv_pd *pd)
 {

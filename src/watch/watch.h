@@ -155,12 +155,12 @@ struct watched_id { /* struct rdma_cm_id */
     struct watched base;
 };
 
-/* --- start.c -------------------------------------------------------------------------------------------------- */
+/* --- start.c -------------------------------------------------------------------------------------------- */
 
 /* Opens the segment once. False: nothing can be recorded, and calls pass. */
 bool watch_start(void);
 
-/* --- objects.c: each returns NULL if nothing can be recorded --------------------------------------------------- */
+/* --- objects.c: each returns NULL if nothing can be recorded -------------------------------------------- */
 
 /* Of that kind, by the program's pointer; NULL: not known, or stale. */
 extern struct table watched_objects WATCH_OURS;
@@ -217,7 +217,7 @@ void watched_forget(struct watched *object);
 /* Of a context, with all that is left in it. */
 void watched_context_closed(struct watched_context *context);
 
-/* --- destroy.c ------------------------------------------------------------------------------------------------ */
+/* --- destroy.c ------------------------------------------------------------------------------------------ */
 
 /* Around the original destroy of an object, which may block. NULL: it does not. */
 struct blocked_destroy *destroy_begins(struct watched *object);
@@ -226,7 +226,7 @@ void destroy_ends(struct watched *object, struct blocked_destroy *blocked, int r
 /* Of a call that waits as a destroy does, and leaves the object. */
 void destroy_waited(struct watched *object, struct blocked_destroy *blocked);
 
-/* --- post.c, build.c, complete.c: what is posted and polled ------------------------------------------------------ */
+/* --- post.c, build.c, complete.c: what is posted and polled --------------------------------------------- */
 
 /* What contexts call: the program's arguments. */
 int op_post_send(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
@@ -267,7 +267,7 @@ void work_forget_qp(struct watched_qp *qp);
 extern struct watched_qp no_qp WATCH_OURS;
 extern struct watched_cq no_cq WATCH_OURS;
 
-/* --- events.c ------------------------------------------------------------------------------------------------- */
+/* --- events.c ------------------------------------------------------------------------------------------- */
 
 void watched_event_read(struct event_record *record, uint32_t type);
 /* type: as when it was read. */
@@ -278,7 +278,7 @@ struct event_record *watched_async_record(const struct ibv_async_event *event);
 /* Are the times of all work requests recorded? */
 extern bool watch_times WATCH_OURS;
 
-/* --- tell.c: explanations on stderr ---------------------------------------------------------------------------- */
+/* --- tell.c: explanations on stderr --------------------------------------------------------------------- */
 
 enum told {
     TOLD_BUSY,
@@ -293,8 +293,8 @@ enum told {
 };
 void tell_start(void);
 void tell(enum told what, enum object_kind kind, uint32_t number);
-/* A call that failed, by the reason that a rule has noted for that error (base/refusal.h); known_as: the number by which
- * programs know the object. False: none was noted. */
+/* A call that failed, by the reason that a rule has noted for that error (base/refusal.h); known_as: the number by
+ * which programs know the object. False: none was noted. */
 bool tell_reason(const char *call, int error, enum object_kind kind, uint32_t known_as);
 /* A call that failed: detail says why, if that is known. */
 void tell_refused(const char *call, enum object_kind kind, uint32_t number, int error, const char *detail);

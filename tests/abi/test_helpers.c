@@ -2,7 +2,8 @@
 /* Names without a device behind them, against the distribution's library, which is the judge: texts, rates,
  * conversions, files.
  *
- * usage: test_helpers DISTRIBUTION_LIBRARY   (the file that libibverbs.so.1 links to, such as libibverbs.so.1.14.44.0) */
+ * usage: test_helpers DISTRIBUTION_LIBRARY   (the file that libibverbs.so.1 links to, such as
+ * libibverbs.so.1.14.44.0) */
 #include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Two pairs of QPs that get the same random requests, of which the second is kept off the plain way: what both have in common
- * for WRITEs (plain.c) and SENDs (plain_sends.c). */
+/* Two pairs of QPs that get the same random requests, of which the second is kept off the plain way: what both have
+ * in common for WRITEs (plain.c) and SENDs (plain_sends.c). */
 #ifndef TESTS_BEHAVIOUR_BOTH_WAYS_H
 #define TESTS_BEHAVIOUR_BOTH_WAYS_H
 
@@ -12,8 +12,8 @@ extern uint64_t state_of_random;
 uint32_t below(uint32_t limit);
 bool one_in(uint32_t n);
 
-/* Through side_call(). A QP with a completion counter (comp_cntr.c): nothing of it goes the plain way. arg: void **, the
- * counter. */
+/* Through side_call(). A QP with a completion counter (comp_cntr.c): nothing of it goes the plain way. arg: void **,
+ * the counter. */
 void count_operations(struct end *end, void *arg);
 void destroy_counter(struct end *end, void *arg);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* docs/rdmacm.md, "Addresses": the source of a connection is what the kernel's routing says, also while it changes. In a
- * network namespace of this program, whose addresses and routes it may change. */
+/* docs/rdmacm.md, "Addresses": the source of a connection is what the kernel's routing says, also while it changes.
+ * In a network namespace of this program, whose addresses and routes it may change. */
 #include "cm.h"
 #include "network.h"
 

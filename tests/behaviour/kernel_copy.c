@@ -306,8 +306,8 @@ static void write_at(struct pair *p, size_t at, uint64_t value)
     end_expect_success(&p->a, SQ, 1, IBV_WC_RDMA_WRITE);
 }
 
-/* Meanwhile the thread goes on until it enters the system call. True: it is there, and the request is complete. A request for the
- * very pages that it is about to move waits for them: then the thread goes on once more. */
+/* Meanwhile the thread goes on until it enters the system call. True: it is there, and the request is complete. A
+ * request for the very pages that it is about to move waits for them: then the thread goes on once more. */
 static bool write_until(struct pair *p, size_t at, uint64_t value, pid_t thread, uint64_t number)
 {
     enum { PATIENCE = 1 << 18 };
@@ -329,8 +329,8 @@ static bool write_until(struct pair *p, size_t at, uint64_t value, pid_t thread,
     return stopped || has_stopped_at(thread, number);
 }
 
-/* While a portion is switched, nobody in the peer would take a packet: the thread that does waits for the one that switches. So
- * what completes was copied by the kernel. */
+/* While a portion is switched, nobody in the peer would take a packet: the thread that does waits for the one that
+ * switches. So what completes was copied by the kernel. */
 static void requests_beside_pages_that_are_switched_go_on(void **state)
 {
     enum { FIRST = 2000, OFTEN = 100000, BESIDE = 64, BESIDE_AT = STEP + STEP / 2 };
@@ -383,8 +383,8 @@ static void refuse_copies(struct end *end, void *arg)
           "seccomp: %s", strerror(errno));
 }
 
-/* A program that installs a filter after it has connected, as sandboxes do. Longer messages went by reference until then: the
- * peer goes on with that, and the bytes have to come another way. */
+/* A program that installs a filter after it has connected, as sandboxes do. Longer messages went by reference until
+ * then: the peer goes on with that, and the bytes have to come another way. */
 static void a_filter_that_refuses_the_call_later_does_no_harm(void **state)
 {
     static const size_t each[] = {8, 4096, SIZE};

@@ -221,7 +221,8 @@ static bool have_in_common(const struct pair *p, side_fn *find)
 
 /* --- requests ------------------------------------------------------------------------------------------- */
 
-/* The requester writes, reads and adds in turn. The owner polls, as a program does whose memory is mapped in its calls. */
+/* The requester writes, reads and adds in turn. The owner polls, as a program does whose memory is mapped in its
+ * calls. */
 static void use_memory(struct pair *p, uint64_t *value)
 {
     struct end *a = &p->a;

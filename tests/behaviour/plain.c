@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Plain requests go a way of their own (docs/design/plain-requests.md). Nothing but its statistics tells it from the other:
- * two QPs get the same random requests, one of them with a completion counter, whose requests are never plain. What the
- * calls return, the completions, the target's memory and the states have to be the same. */
+/* Plain requests go a way of their own (docs/design/plain-requests.md). Nothing but its statistics tells it from the
+ * other: two QPs get the same random requests, one of them with a completion counter, whose requests are never plain.
+ * What the calls return, the completions, the target's memory and the states have to be the same. */
 #include "both_ways.h"
 #include "plain_count.h"
 
@@ -128,7 +128,8 @@ static void close_both(struct pair pairs[2])
         pair_close(&pairs[i]);
 }
 
-/* One list for both, a request behind it whose completion is the last, and what came of it. False: the QPs have failed. */
+/* One list for both, a request behind it whose completion is the last, and what came of it. False: the QPs have
+ * failed. */
 static bool play_round(struct pair pairs[2], uint64_t *id, bool faulty, bool extended)
 {
     static struct send sends[2][LONG_LIST];

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Plain SENDs go a way of their own, at both ends (docs/design/plain-requests.md). Nothing but its statistics tells it from
- * the other: two pairs of QPs get the same random requests and receives; those of the second pair have completion counters,
- * and so nothing plain. What the calls return, all completions, the memory and the states have to be the same. */
+/* Plain SENDs go a way of their own, at both ends (docs/design/plain-requests.md). Nothing but its statistics tells
+ * it from the other: two pairs of QPs get the same random requests and receives; those of the second pair have
+ * completion counters, and so nothing plain. What the calls return, all completions, the memory and the states have
+ * to be the same. */
 #include "both_ways.h"
 #include "plain_count.h"
 
@@ -376,8 +377,8 @@ static void many_at_once_come_in_order_behind_sends_that_came_alone(void **state
 
 enum { TRIES = 4096 };
 
-/* The library keeps the structures of QPs. A QP of another PD that gets the structure of a destroyed one does not get what
- * that one knew: the region is not of its PD. */
+/* The library keeps the structures of QPs. A QP of another PD that gets the structure of a destroyed one does not get
+ * what that one knew: the region is not of its PD. */
 static void a_qp_forgets_the_regions_of_the_one_before(void **state)
 {
     const struct end_attr attr = attributes(false, false);

@@ -341,8 +341,8 @@ static void call(struct end *end, void (*function)(struct end *end, void *arg), 
     end_finish(&call);
 }
 
-/* An acknowledgement lies in the ring before its doorbell comes. If it was taken meanwhile, the event would be of nothing: but for
- * a sender that is between arming and telling so, which is seldom. */
+/* An acknowledgement lies in the ring before its doorbell comes. If it was taken meanwhile, the event would be of
+ * nothing: but for a sender that is between arming and telling so, which is seldom. */
 static void a_doorbell_that_comes_too_late_makes_no_event(void **state)
 {
     enum { ROUNDS = 50, SELDOM = 5 };
@@ -678,7 +678,8 @@ static void in_one_cq_a_send_completes_before_its_answer(void **state)
     pair_close(&p);
 }
 
-/* Who arms a CQ takes all that has come on a ring, also where polls take one at a time: the rest would make an event. */
+/* Who arms a CQ takes all that has come on a ring, also where polls take one at a time: the rest would make an
+ * event. */
 static void what_came_before_the_arming_makes_no_event(void **state)
 {
     enum { ALONE = 24, TOGETHER = 4 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Memory that is mapped in the background, or in the calls of a program with one thread, while something else happens to
- * it: a fork, the kernel that writes to it for io_uring or AIO, threads that come, a limit on locked memory
+/* Memory that is mapped in the background, or in the calls of a program with one thread, while something else happens
+ * to it: a fork, the kernel that writes to it for io_uring or AIO, threads that come, a limit on locked memory
  * (docs/mapped.md). */
 #include <fcntl.h>
 #include <linux/aio_abi.h>
@@ -392,8 +392,8 @@ static int wait_in_read(void *arg)
     return length < 0 ? -errno : (int)length;
 }
 
-/* The thread came after the memory was mapped, and its call began before the registration ends. Where pages cannot go back
- * without a call seeing it, they stay. */
+/* The thread came after the memory was mapped, and its call began before the registration ends. Where pages cannot go
+ * back without a call seeing it, they stay. */
 static void a_call_that_waits_survives_the_end_of_the_registration(void **state)
 {
     static const char words[8] = "arrived";

@@ -10,8 +10,8 @@ enum taking { DEREGISTERS, REREGISTERS, ENTERS_ERR, ENTERS_RESET, DESTROYS_QP, T
 /* When it returns, the memory is the program's, whatever the peer does. */
 void take_back(struct end *end, enum taking how);
 
-/* Skips the test where the kernel does not let processes copy from each other. The other side was forked from this one, so
- * that an address of this process is one of its own. */
+/* Skips the test where the kernel does not let processes copy from each other. The other side was forked from this
+ * one, so that an address of this process is one of its own. */
 void need_copies(void);
 
 #endif

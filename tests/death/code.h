@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The adapter's code. Victim and tracer are forks of one process, so that it lies at the same addresses in both, and what
- * the victim executes can be read here, without breakpoints in it. */
+/* The adapter's code. Victim and tracer are forks of one process, so that it lies at the same addresses in both, and
+ * what the victim executes can be read here, without breakpoints in it. */
 #ifndef DEATH_CODE_H
 #define DEATH_CODE_H
 
@@ -24,7 +24,8 @@ const struct function *code_functions(unsigned *ret_count);
 void code_place(uint64_t address, char *place, size_t size);
 /* From the beginning of the library. */
 uint64_t code_offset(uint64_t address);
-/* The first name of a window that no function of the libraries has: it is part of another one, or was renamed. Or NULL. */
+/* The first name of a window that no function of the libraries has: it is part of another one, or was renamed. Or
+ * NULL. */
 const char *code_missing(void);
 
 #endif

@@ -2,10 +2,10 @@
 /* usage: death [--every N] [--from K] [--kind program|helper|stores|steps|stop] [--scenario NAME] [--point N] [--at TEXT]
  *              [--journal FILE]
  *
- * A trial for each point of each scenario (death.h), or for every Nth, on the path that SOFTHCA_LOCAL and SOFTHCA_PATH
- * choose: of all kinds but steps, whose points are those of stores to everybody else. Prints TAP: a case for each scenario and
- * kind of points, with the number of points that were died at. --at: only those whose name has the text. A sweep that was
- * interrupted goes on with what the journal has not; the journal is of one path. */
+ * A trial for each point of each scenario (death.h), or for every Nth, on the path that SOFTHCA_LOCAL and
+ * SOFTHCA_PATH choose: of all kinds but steps, whose points are those of stores to everybody else. Prints TAP: a case
+ * for each scenario and kind of points, with the number of points that were died at. --at: only those whose name has
+ * the text. A sweep that was interrupted goes on with what the journal has not; the journal is of one path. */
 #include "death.h"
 
 #include <errno.h>

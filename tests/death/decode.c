@@ -15,7 +15,7 @@ struct insn {
     uint64_t segment;
 };
 
-/* --- which opcodes ------------------------------------------------------------------------------------------- */
+/* --- which opcodes -------------------------------------------------------------------------------------- */
 
 static bool has_modrm(const struct insn *insn)
 {
@@ -128,8 +128,8 @@ static bool only_loads(const struct insn *insn)
     return insn->map == MAP_ONE ? only_loads_one(insn) : insn->map == MAP_0F && only_loads_0f(insn);
 }
 
-/* Memory operands that are not where ModRM says, or reach further: bit strings, masked stores to rdi, states of threads,
- * scatters, what the kernel and the processor store. */
+/* Memory operands that are not where ModRM says, or reach further: bit strings, masked stores to rdi, states of
+ * threads, scatters, what the kernel and the processor store. */
 static bool stores_anywhere(const struct insn *insn)
 {
     const unsigned o = insn->opcode;
@@ -144,7 +144,7 @@ static bool stores_anywhere(const struct insn *insn)
     return false;
 }
 
-/* --- where ------------------------------------------------------------------------------------------------------ */
+/* --- where ---------------------------------------------------------------------------------------------- */
 
 static uint64_t reg_of(const struct user_regs_struct *regs, unsigned number)
 {
@@ -191,7 +191,7 @@ static bool effective_address(struct insn *insn, const struct user_regs_struct *
     return true;
 }
 
-/* --- prefixes ------------------------------------------------------------------------------------------------------ */
+/* --- prefixes ------------------------------------------------------------------------------------------- */
 
 static void take_legacy(struct insn *insn, const struct user_regs_struct *regs)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Where an instruction of x86-64 may store. What is not known to leave memory alone counts as a store, because a store that
- * is taken for none would be a point that no sweep has. */
+/* Where an instruction of x86-64 may store. What is not known to leave memory alone counts as a store, because a
+ * store that is taken for none would be a point that no sweep has. */
 #ifndef DEATH_DECODE_H
 #define DEATH_DECODE_H
 
@@ -8,7 +8,8 @@
 #include <stdint.h>
 #include <sys/user.h>
 
-/* As far as a store reaches behind its address, at most; but for string instructions, and what saves a thread's state. */
+/* As far as a store reaches behind its address, at most; but for string instructions, and what saves a thread's
+ * state. */
 #define DECODE_STORE_MAX 64u
 
 enum access {

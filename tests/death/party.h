@@ -87,8 +87,8 @@ bool connect_by_cm(struct party *party, bool passive);
 
 /* --- party_rest.c --- */
 
-/* Descriptors and mappings of this process. Links go down in the background: until no more is left than in a trial without
- * a death (0: not known yet). */
+/* Descriptors and mappings of this process. Links go down in the background: until no more is left than in a trial
+ * without a death (0: not known yet). */
 void count_rest(struct party *party, int *ret_fds, int *ret_maps, int fds_most, int maps_most);
 
 #endif

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Points that a traced run finds. It single-steps each function of the adapter, with all that it calls, REPEATS times: from a
- * breakpoint at its first instruction until it returns, or until nothing new has come for long. What one thread does between
- * two stores that others see, or a store and a system call, is the same to all of them: there a death is one point,
- * whichever instruction it is at.
+/* Points that a traced run finds. It single-steps each function of the adapter, with all that it calls, REPEATS
+ * times: from a breakpoint at its first instruction until it returns, or until nothing new has come for long. What
+ * one thread does between two stores that others see, or a store and a system call, is the same to all of them: there
+ * a death is one point, whichever instruction it is at.
  *
- * A trial has one breakpoint, at the point's instruction, so that the victim comes there as fast as without a tracer. Not at
- * the same occurrence as in the traced run, as threads and peers run freely, but at one that stores where others see
- * it, too.
+ * A trial has one breakpoint, at the point's instruction, so that the victim comes there as fast as without a tracer.
+ * Not at the same occurrence as in the traced run, as threads and peers run freely, but at one that stores where
+ * others see it, too.
  *
- * A copy is a point before it, behind its first element or vector, and behind each store of the C library's that is another
- * instruction: of a longer part of it the peer finds no more than other numbers of bytes. */
+ * A copy is a point before it, behind its first element or vector, and behind each store of the C library's that is
+ * another instruction: of a longer part of it the peer finds no more than other numbers of bytes. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>

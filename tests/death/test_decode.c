@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What decode() takes for no store that others see is none: a child executes stores of all kinds into a shared mapping, one
- * step at a time, and what has changed after a step is compared with what was said before it. And it says little else: the
- * same stores into private memory count for nothing. */
+/* What decode() takes for no store that others see is none: a child executes stores of all kinds into a shared
+ * mapping, one step at a time, and what has changed after a step is compared with what was said before it. And it
+ * says little else: the same stores into private memory count for nothing. */
 #include "decode.h"
 
 #include <setjmp.h>

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The victim's threads run one at a time: the one that is looked at runs as long as it can, and the others only while it
- * is blocked in the kernel, or has polled in vain YIELDS times. So the points of a run are the same in the next one, but
- * for what the peer, who runs freely, is early or late with.
+/* The victim's threads run one at a time: the one that is looked at runs as long as it can, and the others only while
+ * it is blocked in the kernel, or has polled in vain YIELDS times. So the points of a run are the same in the next
+ * one, but for what the peer, who runs freely, is early or late with.
  *
  * A point is before and after each system call whose caller is in the adapter's libraries; calls from one place count
- * REPEATS times. Around them all stores that others may see have happened, or not: those between are points of record.c,
- * under which all threads run freely. */
+ * REPEATS times. Around them all stores that others may see have happened, or not: those between are points of
+ * record.c, under which all threads run freely. */
 #include "tracer.h"
 
 #include <dirent.h>

@@ -3,9 +3,8 @@
  *
  * usage: drops NAME [same]     (without one: lists them; same: both ends in this process)
  *
- * The near end, in this process, sends three datagrams that arrive nowhere; then one that does arrive, if the far end can
- * receive at all. It says "done NEAR FAR" (process numbers), and both go on when they are told to.
- */
+ * The near end, in this process, sends three datagrams that arrive nowhere; then one that does arrive, if the far end
+ * can receive at all. It says "done NEAR FAR" (process numbers), and both go on when they are told to. */
 #include <arpa/inet.h>
 #include <string.h>
 #include <sys/socket.h>

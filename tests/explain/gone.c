@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Programs that destroy a thing twice, use it afterwards, or destroy things of librdmacm in the wrong order, with public
- * verbs only.
+/* Programs that destroy a thing twice, use it afterwards, or destroy things of librdmacm in the wrong order, with
+ * public verbs only.
  *
  * usage: gone NAME        (without one: lists them)
  *
- * Says "hangs" on stdout after the mistake, and ends with status 0 when it reads a line.
- */
+ * Says "hangs" on stdout after the mistake, and ends with status 0 when it reads a line. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>

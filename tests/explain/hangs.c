@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Programs that hang, or fail for good, without an error: what nothing under way will end. Each with public verbs only, and
- * its peer in a process of its own.
+/* Programs that hang, or fail for good, without an error: what nothing under way will end. Each with public verbs
+ * only, and its peer in a process of its own.
  *
  * usage: hangs NAME        (without one: lists them)
  *
- * Says "hangs" on stdout, with the peer's process ID, and ends with status 0 when it reads a line.
- */
+ * Says "hangs" on stdout, with the peer's process ID, and ends with status 0 when it reads a line. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <pthread.h>

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Mistakes of which a completion says a status only, or nobody anything: each a connection of two ends of which one thing is
- * wrong, with public verbs only.
+/* Mistakes of which a completion says a status only, or nobody anything: each a connection of two ends of which one
+ * thing is wrong, with public verbs only.
  *
  * usage: mistakes NAME [same|users]     (without one: lists them; same: both ends in this process; users: the ends are
  *                                      of two users, 61001 and 61002)
  *
  * The near end, in this process, makes the request. The far end is a child. When the near end has its completion it
- * says "done NEAR FAR" (process numbers), and both go on when they are told to.
- */
+ * says "done NEAR FAR" (process numbers), and both go on when they are told to. */
 #include <grp.h>
 #include <signal.h>
 #include <string.h>
@@ -73,8 +72,8 @@ static const struct mistake mistakes[] = {
     /* gpudirect/libgdsync#43 */
     {"datagram-without-grh", IBV_WR_SEND, 100, .receive = 100, .ud = true},
     {"receive-not-writable", IBV_WR_SEND, 64, .receive = 64, .receive_read_only = true},
-    /* w180112/RDMA-example#4, linzino7/RDMA-example-application#1: posted after rdma_accept(); spdk/spdk#2429: and no retries
-     * asked for in rnr_retry_count. */
+    /* w180112/RDMA-example#4, linzino7/RDMA-example-application#1: posted after rdma_accept(); spdk/spdk#2429: and no
+     * retries asked for in rnr_retry_count. */
     {"no-receive", IBV_WR_SEND, 64},
     /* DeepLink-org/DLSlime#71 */
     {"no-receive-for-immediate", IBV_WR_RDMA_WRITE_WITH_IMM, 64},

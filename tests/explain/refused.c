@@ -78,8 +78,8 @@ static struct ibv_qp_attr rtr_attributes(void)
     (IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |                          \
      IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER)
 
-/* What the program wants goes with the wrong transition: the timeout is an attribute of RTR to RTS (RDMA-Rust/sideway#17:
- * EINVAL does not say which bits). */
+/* What the program wants goes with the wrong transition: the timeout is an attribute of RTR to RTS
+ * (RDMA-Rust/sideway#17: EINVAL does not say which bits). */
 static void mask_of_rtr(void)
 {
     struct ibv_qp *qp = new_qp();
@@ -114,7 +114,8 @@ static void take_grh(struct ibv_qp_attr *attributes)
     attributes->ah_attr.dlid = 5;
 }
 
-/* Programs written for InfiniBand address by LID (madsys-dev/smart#2, linux-rdma/perftest#393, datenlord/rdma-sys#24). */
+/* Programs written for InfiniBand address by LID (madsys-dev/smart#2, linux-rdma/perftest#393,
+ * datenlord/rdma-sys#24). */
 static void lid_alone(void)
 {
     refused_rtr(take_grh);

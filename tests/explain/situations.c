@@ -3,9 +3,9 @@
  *
  * usage: situations NAME        (without one: lists them)
  *
- * A situation that ends by itself does so with status 0, unless it is about a program that fails. One that hangs says "hangs" on stdout first, and
- * goes on when it reads a line. What is wrong is for the explanation to say: test_explain.py looks at that.
- */
+ * A situation that ends by itself does so with status 0, unless it is about a program that fails. One that hangs says
+ * "hangs" on stdout first, and goes on when it reads a line. What is wrong is for the explanation to say:
+ * test_explain.py looks at that. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What the device says of each limit that a fault may lower, and what comes of going up to it and beyond. Objects are created until
- * one is refused, nine at most; of sizes, the greatest that is allowed and one more are tried. Public verbs only.
+/* What the device says of each limit that a fault may lower, and what comes of going up to it and beyond. Objects are
+ * created until one is refused, nine at most; of sizes, the greatest that is allowed and one more are tried. Public
+ * verbs only.
  *
  * usage: limits WHICH */
 #include <errno.h>

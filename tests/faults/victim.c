@@ -13,8 +13,7 @@
  *                                         read, atomic, send (ibv_wr_*), register, port, burst (of WRITEs), sum (of atomics so far),
  *                                         message (a SEND with its number), last (number 0, and which messages the peer got).
  *                                         KIND: of the QPs, RC (default), UC or XRC; SRQ: RC, and the peer has an SRQ
- *        victim pair OPCODE [same]        five requests to a peer in a child, or in this process: statuses, states, events
- */
+ *        victim pair OPCODE [same]        five requests to a peer in a child, or in this process: statuses, states, events */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -306,8 +305,8 @@ static void request(struct end *end, const struct card *peer, enum ibv_wr_opcode
     REQUIRE(post_request(end, peer, opcode, wr_id) == 0);
 }
 
-/* Each request after the completion of the one before it; those behind an error are flushed. Returns how many succeeded. A request without completion
- * is known by the next one's. */
+/* Each request after the completion of the one before it; those behind an error are flushed. Returns how many
+ * succeeded. A request without completion is known by the next one's. */
 static unsigned requests(struct end *end, const struct card *peer, enum ibv_wr_opcode opcode)
 {
     unsigned succeeded = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Descriptors that are only numbers, for targets whose system calls are simulated. Each has an owner, a number above 0 of
- * the target, until it is closed: once. In place of base/event.h's functions for descriptors. */
+/* Descriptors that are only numbers, for targets whose system calls are simulated. Each has an owner, a number above
+ * 0 of the target, until it is closed: once. In place of base/event.h's functions for descriptors. */
 #ifndef TESTS_FUZZ_FDS_H
 #define TESTS_FUZZ_FDS_H
 

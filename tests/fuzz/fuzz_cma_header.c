@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* The header in front of the private data of a REQ or SIDR_REQ, and service ids (wire/cma_header.c). Decoding reads
- * nothing behind the bytes (a sanitizer sees that), gives an IP version, no bytes in front of an IPv4 address, and changes
- * nothing when it fails.
+ * nothing behind the bytes (a sanitizer sees that), gives an IP version, no bytes in front of an IPv4 address, and
+ * changes nothing when it fails.
  *
  * Input: eight bytes of a service id, then the private data. */
 #include <errno.h>

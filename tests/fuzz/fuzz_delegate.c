@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Delegates (object/xrc/delegate.c), by the terms of processes of this and of other users, and the requests that they relay
- * (transport/relay.c's peer): terms begin, change, resume and end delegates, links go down, the domain is closed and opened.
- * The objects are real; links are only addresses.
+/* Delegates (object/xrc/delegate.c), by the terms of processes of this and of other users, and the requests that they
+ * relay (transport/relay.c's peer): terms begin, change, resume and end delegates, links go down, the domain is
+ * closed and opened. The objects are real; links are only addresses.
  *
- * A delegate exists only for a user whom the domain admits, with values in their range, however the terms are; one per link
- * and number; none of a link that is down or of a domain that is closed; what it took is given back.
+ * A delegate exists only for a user whom the domain admits, with values in their range, however the terms are; one
+ * per link and number; none of a link that is down or of a domain that is closed; what it took is given back.
  *
  * Input: steps. A step begins with a byte that selects it. */
 #include "base/rundown.h"
@@ -33,7 +33,7 @@ static uid_t uid_of(unsigned link)
     return getuid() + (link == LINKS - 1);
 }
 
-/* --- the engine's part ------------------------------------------------------------------------------------------------ */
+/* --- the engine's part ---------------------------------------------------------------------------------- */
 
 static unsigned answers;
 
@@ -54,7 +54,7 @@ static void set_up(void)
     open_process(&ports);
 }
 
-/* --- checks ------------------------------------------------------------------------------------------------------------- */
+/* --- checks --------------------------------------------------------------------------------------------- */
 
 static void check_one(unsigned link, uint32_t qpn)
 {
@@ -87,7 +87,7 @@ static void check(void)
     rundown_exit();
 }
 
-/* --- steps ---------------------------------------------------------------------------------------------------------------- */
+/* --- steps ---------------------------------------------------------------------------------------------- */
 
 enum step { TERMS, ENDS, REQUEST, LINK_DOWN, CLOSES, STEP_KINDS };
 
@@ -212,7 +212,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     return 0;
 }
 
-/* --- seeds ------------------------------------------------------------------------------------------------------------------ */
+/* --- seeds ---------------------------------------------------------------------------------------------- */
 
 #define STEP(step, number) (uint8_t)((number)*STEP_KINDS + (step))
 

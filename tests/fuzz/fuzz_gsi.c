@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* QP1 (engine/cm/gsi.c) with a scheduler that does everything at the worst time: lanes fill up, links go down, names have
- * no holder, searches end late or twice, timers come early, allocations fail, and what peers send is hostile. The file is
- * part of this one, so that its counters can be compared with its lists after each step.
+/* QP1 (engine/cm/gsi.c) with a scheduler that does everything at the worst time: lanes fill up, links go down, names
+ * have no holder, searches end late or twice, timers come early, allocations fail, and what peers send is hostile.
+ * The file is part of this one, so that its counters can be compared with its lists after each step.
  *
- * Each MAD ends somewhere, and nothing of it remains. A MAD reaches the state machine only from a process that may send it.
+ * Each MAD ends somewhere, and nothing of it remains. A MAD reaches the state machine only from a process that may
+ * send it.
  *
  * Input: steps. A step begins with a byte that selects it. */
 #include "../../src/engine/cm/gsi.c"

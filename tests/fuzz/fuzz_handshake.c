@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Handshakes of both directions (local/handshake.c, handshake_accept.c, handshake_connect.c) with peers that say anything in
- * any order, fall silent, die and cross each other, and a scheduler that lets memory, descriptors and time run out at the
- * worst moment. Messages, links and system calls are simulated here; descriptors are numbers, each of which has one owner and
- * is closed once.
+/* Handshakes of both directions (local/handshake.c, handshake_accept.c, handshake_connect.c) with peers that say
+ * anything in any order, fall silent, die and cross each other, and a scheduler that lets memory, descriptors and
+ * time run out at the worst moment. Messages, links and system calls are simulated here; descriptors are numbers,
+ * each of which has one owner and is closed once.
  *
- * Every lookup ends once. A link is installed or freed, never both; only after the messages that it needs, from the process
- * that the kernel names; of another user only if it is counted. What only our own user may know goes to no other. What waits
- * has a deadline, and ends by it.
+ * Every lookup ends once. A link is installed or freed, never both; only after the messages that it needs, from the
+ * process that the kernel names; of another user only if it is counted. What only our own user may know goes to no
+ * other. What waits has a deadline, and ends by it.
  *
  * Input: steps. A step begins with a byte that selects it. */
 #include <errno.h>
@@ -53,7 +53,7 @@ static unsigned blocks_begun[LOOKUPS], names_begun[LOOKUPS];
 
 struct local_state local;
 
-/* --- system calls, allocations ------------------------------------------------------------------------------------- */
+/* --- system calls, allocations -------------------------------------------------------------------------- */
 
 void *__real_malloc(size_t size);
 void *__wrap_malloc(size_t size);
@@ -118,7 +118,7 @@ void event_forget(struct event_source *source)
     source->fd = -1;
 }
 
-/* --- links --------------------------------------------------------------------------------------------------------- */
+/* --- links ---------------------------------------------------------------------------------------------- */
 
 int link_memory_create(int *ret_fd, void **ret_memory)
 {
@@ -247,7 +247,7 @@ bool link_charge(struct link *link)
     return true;
 }
 
-/* --- the rest of the room -------------------------------------------------------------------------------------------- */
+/* --- the rest of the room ------------------------------------------------------------------------------- */
 
 void lookup_finish(uint32_t block, struct link *link)
 {
@@ -342,7 +342,7 @@ static int published(int ret_fds[SEGMENT_REQUEST_FILES])
     return 0;
 }
 
-/* --- messages -------------------------------------------------------------------------------------------------------- */
+/* --- messages ------------------------------------------------------------------------------------------- */
 
 void handshake_message_fill(struct handshake_message *message, enum handshake_type type,
                             enum handshake_result result, bool can_read)
@@ -464,7 +464,7 @@ int peer_identity(int fd, uint64_t *ret_identity)
     return 0;
 }
 
-/* --- checks ---------------------------------------------------------------------------------------------------------- */
+/* --- checks --------------------------------------------------------------------------------------------- */
 
 static void check_one(const struct handshake *handshake, bool is_outgoing)
 {
@@ -515,7 +515,7 @@ static void check(void)
     require(handshake_deadline() != NS_NEVER || (!outgoing && !incoming && watching));
 }
 
-/* --- steps ----------------------------------------------------------------------------------------------------------- */
+/* --- steps ---------------------------------------------------------------------------------------------- */
 
 enum step { BEGINS, BEGINS_NAME, ACCEPTS, SPEAKS, TIME_PASSES, LINK_ENDS, FAILS, REPORTS, STEP_KINDS };
 
@@ -652,7 +652,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     return 0;
 }
 
-/* --- seeds ----------------------------------------------------------------------------------------------------------- */
+/* --- seeds ---------------------------------------------------------------------------------------------- */
 
 #define STEP(step, number) (uint8_t)((number)*STEP_KINDS + (step))
 

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* A peer's segment and memory, as a requester maps and uses them (engine/direct/peer.c, peer_files.c, direct.c, deposit.c,
- * fetch.c, copy.c, mapped/peer.c). The peer is this process itself: its segment is a real one, in which the input changes
- * the header, keys, records of memory and of QPs, queues and files, also between two steps. Opening goes through /proc, or
- * over the link, as in two pid namespaces.
+/* A peer's segment and memory, as a requester maps and uses them (engine/direct/peer.c, peer_files.c, direct.c,
+ * deposit.c, fetch.c, copy.c, mapped/peer.c). The peer is this process itself: its segment is a real one, in which
+ * the input changes the header, keys, records of memory and of QPs, queues and files, also between two steps. Opening
+ * goes through /proc, or over the link, as in two pid namespaces.
  *
- * An address that a request may use lies in a view of the peer's arena, which is writable if the request writes; each access
- * slot is free again; nothing stays mapped or open when the link is down. A QP that waits for the helper thread is run once
- * for each time that it asked, before the thread looks at what else there is: at the end of the link, for one.
+ * An address that a request may use lies in a view of the peer's arena, which is writable if the request writes; each
+ * access slot is free again; nothing stays mapped or open when the link is down. A QP that waits for the helper
+ * thread is run once for each time that it asked, before the thread looks at what else there is: at the end of the
+ * link, for one.
  *
  * Input: steps. A step begins with a byte that selects it. */
 #include <errno.h>
@@ -241,7 +242,7 @@ struct qp *qp_lock_number(uint32_t qpn)
     return qp;
 }
 
-/* --- the peer --------------------------------------------------------------------------------------------------------- */
+/* --- the peer ------------------------------------------------------------------------------------------- */
 
 static struct qp_record *peer_qp(void)
 {
@@ -357,7 +358,7 @@ static void begin_qp(void)
     route_of(qp)->lane = route_of(qp)->arrival_lane = &the_link.lane;
 }
 
-/* --- checks ------------------------------------------------------------------------------------------------------------ */
+/* --- checks --------------------------------------------------------------------------------------------- */
 
 static bool is_in_view(const void *address, uint64_t length, bool writes)
 {
@@ -380,7 +381,7 @@ static void check(void)
         require(access_slot_kind(atomic_load(&access_slots[i].word)) == ACCESS_NONE);
 }
 
-/* --- steps --------------------------------------------------------------------------------------------------------------- */
+/* --- steps ---------------------------------------------------------------------------------------------- */
 
 enum step {
     MAPS,
@@ -626,7 +627,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     return 0;
 }
 
-/* --- seeds --------------------------------------------------------------------------------------------------------------- */
+/* --- seeds ---------------------------------------------------------------------------------------------- */
 
 #define STEP(step, number) (uint8_t)((number)*STEP_KINDS + (step))
 

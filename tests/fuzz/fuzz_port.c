@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* The state machine that opens UDP port 4791 (udp/port.c), with discovery (discover.c) and claims (claims.c), and a
- * scheduler that does everything at the worst time: other processes of this and of other users listen, answer late, wrongly
- * or never, die and change; shards are taken, sockets cannot be made, the clock jumps. System calls and the other files of
- * the room are simulated here; descriptors are numbers, each of which has one owner and is closed once.
+ * scheduler that does everything at the worst time: other processes of this and of other users listen, answer late,
+ * wrongly or never, die and change; shards are taken, sockets cannot be made, the clock jumps. System calls and the
+ * other files of the room are simulated here; descriptors are numbers, each of which has one owner and is closed
+ * once.
  *
- * The port's state changes along the arrows of port.c only. Packets of another user's process are accepted only while that
- * user has the port; descriptors of the port only from our own user. A block is served only if its shard is held or its
- * owner has acknowledged it. A machine that is opening has something that wakes it.
+ * The port's state changes along the arrows of port.c only. Packets of another user's process are accepted only while
+ * that user has the port; descriptors of the port only from our own user. A block is served only if its shard is held
+ * or its owner has acknowledged it. A machine that is opening has something that wakes it.
  *
  * Input: steps. A step begins with a byte that selects it. */
 #include "../../src/udp/claims.c" /* whose claims are compared with what was said of them */

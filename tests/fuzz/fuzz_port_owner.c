@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The owner of UDP port 4791 (udp/port_owner.c) and its clients: processes of this and of other users connect, send what
- * they want, fall silent, claim the same blocks, join groups, and end; descriptors, memory and budgets run out. The file is
- * part of this one, so that its tables can be compared after each step. System calls and the other files of the room are
- * simulated here; descriptors are numbers, each of which has one owner and is closed once.
+/* The owner of UDP port 4791 (udp/port_owner.c) and its clients: processes of this and of other users connect, send
+ * what they want, fall silent, claim the same blocks, join groups, and end; descriptors, memory and budgets run out.
+ * The file is part of this one, so that its tables can be compared after each step. System calls and the other files
+ * of the room are simulated here; descriptors are numbers, each of which has one owner and is closed once.
  *
- * A block belongs to a client of another user only after its proof, and packets for it go to a socket that is open. What is
- * counted is what is there.
+ * A block belongs to a client of another user only after its proof, and packets for it go to a socket that is open.
+ * What is counted is what is there.
  *
  * Input: steps. A step begins with a byte that selects it. */
 #include "../../src/udp/port_owner.c"
@@ -35,7 +35,7 @@ struct udp_settings udp_settings;
 static struct network_counters counters;
 struct network_counters *udp_counters = &counters;
 
-/* --- system calls --------------------------------------------------------------------------------- */
+/* --- system calls --------------------------------------------------------------------------------------- */
 
 int __wrap_accept4(int fd, struct sockaddr *address, socklen_t *length, int flags);
 int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *length);
@@ -138,7 +138,7 @@ socklen_t unix_name_address(const char *name, struct sockaddr_un *ret_address)
     return sizeof(*ret_address);
 }
 
-/* --- the other files of the room --------------------------------------------------------------------------------- */
+/* --- the other files of the room ------------------------------------------------------------------------ */
 
 bool port_is_own_user(const struct ucred *peer)
 {
@@ -217,7 +217,7 @@ void receive_lock_release(void)
     locked = false;
 }
 
-/* --- messages ------------------------------------------------------------------------------------------------------ */
+/* --- messages ------------------------------------------------------------------------------------------- */
 
 int udp_message_send(int fd, const struct udp_message *message, const int *fds, unsigned fd_count)
 {
@@ -268,7 +268,7 @@ static bool is_proof(int fd, uint32_t block, int connection)
     return true;
 }
 
-/* --- checks -------------------------------------------------------------------------------------------------------- */
+/* --- checks --------------------------------------------------------------------------------------------- */
 
 static void check(void)
 {
@@ -316,7 +316,7 @@ static void check(void)
     require(port_owner_deadline() <= accept_again);
 }
 
-/* --- steps --------------------------------------------------------------------------------------------------------- */
+/* --- steps ---------------------------------------------------------------------------------------------- */
 
 enum step { CONNECTS, SENDS, TIME_PASSES, FORWARDS, OWNS, OWNER_SOCKET_COMES, MISSING, FAILS, STEP_KINDS };
 
@@ -441,7 +441,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     return 0;
 }
 
-/* --- seeds --------------------------------------------------------------------------------------------------------- */
+/* --- seeds ---------------------------------------------------------------------------------------------- */
 
 #define STEP(step, number) (uint8_t)((number)*STEP_KINDS + (step))
 

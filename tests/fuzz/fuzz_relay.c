@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* XRC requests that are passed on between processes (engine/xrc/relay.c, transport/relay.c, object/xrc/delegate.c). This
- * process has an XRC_RECV QP, whose requests name SRQs of the processes behind the links, and it executes requests for QPs
- * of theirs. Two are of its user, one is of another one, whom the domain does not admit. All of them write into their
- * rings what they like; rings fill up, and links go down. The objects are real; the links are simulated.
+/* XRC requests that are passed on between processes (engine/xrc/relay.c, transport/relay.c, object/xrc/delegate.c).
+ * This process has an XRC_RECV QP, whose requests name SRQs of the processes behind the links, and it executes
+ * requests for QPs of theirs. Two are of its user, one is of another one, whom the domain does not admit. All of them
+ * write into their rings what they like; rings fill up, and links go down. The objects are real; the links are
+ * simulated.
  *
- * A request goes to the process that has the SRQ, behind terms of this connection and epoch; nobody else hears of it. What
- * another process says changes nothing of the QP. Nothing is acknowledged that did not come. Delegates are those of users
- * whom the domain admits, and requests without one are answered by a drop notice. Nothing stays of a link that is down.
+ * A request goes to the process that has the SRQ, behind terms of this connection and epoch; nobody else hears of it.
+ * What another process says changes nothing of the QP. Nothing is acknowledged that did not come. Delegates are those
+ * of users whom the domain admits, and requests without one are answered by a drop notice. Nothing stays of a link
+ * that is down.
  *
  * Input: steps. A step begins with a byte that selects it, and a byte with the link and the QP number. */
 #include "base/rundown.h"

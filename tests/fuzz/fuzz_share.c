@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The device file (object/memory/share.c, shared.c), which other processes that have its descriptor write: this process opens
- * and adopts it, creates, finds, uses and ends objects and device memory, while the input changes any byte of the page.
+/* The device file (object/memory/share.c, shared.c), which other processes that have its descriptor write: this
+ * process opens and adopts it, creates, finds, uses and ends objects and device memory, while the input changes any
+ * byte of the page.
  *
- * Handles and addresses are in their range, however the page is; a structure is freed once; what is not changed works as
- * among honest processes; no descriptor and no mapping is left.
+ * Handles and addresses are in their range, however the page is; a structure is freed once; what is not changed works
+ * as among honest processes; no descriptor and no mapping is left.
  *
  * Input: steps. A step begins with a byte that selects it. */
 #include <errno.h>
@@ -376,7 +377,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     return 0;
 }
 
-/* --- seeds ---------------------------------------------------------------------------------------------------------------- */
+/* --- seeds ---------------------------------------------------------------------------------------------- */
 
 #define STEP(step, number) (uint8_t)((number)*STEP_KINDS + (step))
 

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Messages to a tag matching SRQ: headers (wire/tmh.h), matching (transport/tags.c), rendezvous and its own READs and FINs
- * (transport/tagged.c), by way of responder and sender. The peer sends what it wants, answers READs wrongly, late or never;
- * the program adds and removes buffers, and the QP fails at any time.
+/* Messages to a tag matching SRQ: headers (wire/tmh.h), matching (transport/tags.c), rendezvous and its own READs and
+ * FINs (transport/tagged.c), by way of responder and sender. The peer sends what it wants, answers READs wrongly,
+ * late or never; the program adds and removes buffers, and the QP fails at any time.
  *
- * Each buffer that a message has matched is completed as the message's kind demands, and released, once. Each receive that is
- * taken is completed. Bytes go into the buffer of the message, which has just its size. A FIN has tag and context of its
- * message. The adapter has a bounded number of requests of its own. Unexpected messages are counted once.
+ * Each buffer that a message has matched is completed as the message's kind demands, and released, once. Each receive
+ * that is taken is completed. Bytes go into the buffer of the message, which has just its size. A FIN has tag and
+ * context of its message. The adapter has a bounded number of requests of its own. Unexpected messages are counted
+ * once.
  *
  * Input: steps. A step begins with a byte that selects it. */
 #include <errno.h>
@@ -53,7 +54,7 @@ static bool taken, link_full;
 static uint32_t unexpected_reported;
 static unsigned fins, reads;
 
-/* --- the owner's part -------------------------------------------------------------------------------------------------- */
+/* --- the owner's part ----------------------------------------------------------------------------------- */
 
 static unsigned index_of(uint64_t wr_id)
 {
@@ -247,7 +248,7 @@ static const struct transport_ports ports = {
     .tag_matching = &tag_ports,
 };
 
-/* --- beginning ------------------------------------------------------------------------------------------------------------ */
+/* --- beginning ------------------------------------------------------------------------------------------ */
 
 static uint32_t publish(uint32_t slot, unsigned char *buffer)
 {
@@ -322,7 +323,7 @@ static void start(void)
     sender_start(&qp);
 }
 
-/* --- steps ------------------------------------------------------------------------------------------------------------------ */
+/* --- steps ---------------------------------------------------------------------------------------------- */
 
 enum step { MESSAGE, ANSWER, ADDS, REMOVES, SYNCS, POSTS, RUNS, TIMER, FAILS, FULL, STEP_KINDS };
 
@@ -493,7 +494,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     return 0;
 }
 
-/* --- seeds -------------------------------------------------------------------------------------------------------------------- */
+/* --- seeds ---------------------------------------------------------------------------------------------- */
 
 #define STEP(step, number) (uint8_t)((number)*STEP_KINDS + (step))
 

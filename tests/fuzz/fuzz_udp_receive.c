@@ -2,12 +2,12 @@
 /* Datagrams from the network, and from processes that forward them (udp/receive.c). The system calls that receive are
  * replaced here (--wrap); all behind them is the code under test.
  *
- * A packet that is delivered lies inside its datagram, is for this process, and has a valid ICRC (IPv6, where nothing of
- * it is unknown). Each packet of a datagram is delivered, or handed on with its bytes, or counted as dropped: exactly one
- * of them. Bytes behind a datagram are not read (a sanitizer sees that).
+ * A packet that is delivered lies inside its datagram, is for this process, and has a valid ICRC (IPv6, where nothing
+ * of it is unknown). Each packet of a datagram is delivered, or handed on with its bytes, or counted as dropped:
+ * exactly one of them. Bytes behind a datagram are not read (a sanitizer sees that).
  *
- * Input: steps. A datagram has a byte for the socket, one for ancillary data, one for the addresses, the bytes of a packet
- * (PACKET_BYTES), and how often it is repeated. */
+ * Input: steps. A datagram has a byte for the socket, one for ancillary data, one for the addresses, the bytes of a
+ * packet (PACKET_BYTES), and how often it is repeated. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>

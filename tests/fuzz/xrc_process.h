@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* A process with a device and an XRC domain, for targets whose links are simulated: real objects, over an engine that has
- * no helper thread, no clock and no network. */
+/* A process with a device and an XRC domain, for targets whose links are simulated: real objects, over an engine that
+ * has no helper thread, no clock and no network. */
 #ifndef TESTS_FUZZ_XRC_PROCESS_H
 #define TESTS_FUZZ_XRC_PROCESS_H
 

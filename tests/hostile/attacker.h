@@ -11,9 +11,9 @@
 /* Without accounts. */
 enum { VICTIM_USER = 61011, ATTACKER_USER = 61012 };
 
-/* Before run_topic(), once: root gets a host of its own: namespaces of pids, mounts, IPC and network, with a /proc, and a
- * /mnt that is empty and that everybody may write to. What else runs on this machine is then nothing to the test, and the
- * other way round. Ordinary users stay where they are. */
+/* Before run_topic(), once: root gets a host of its own: namespaces of pids, mounts, IPC and network, with a /proc,
+ * and a /mnt that is empty and that everybody may write to. What else runs on this machine is then nothing to the
+ * test, and the other way round. Ordinary users stay where they are. */
 void enter_own_host(void);
 /* Ends the test as skipped unless it can be several users. */
 void need_root(void);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Files that another process made: of huge pages, of which the machine has none, so that an access raises SIGBUS; that can
- * be cut off; and of which nothing is there, so that who looks pays for it. */
+/* Files that another process made: of huge pages, of which the machine has none, so that an access raises SIGBUS;
+ * that can be cut off; and of which nothing is there, so that who looks pays for it. */
 #include "attacker.h"
 #include "forge.h"
 #include "work.h"

@@ -98,7 +98,8 @@ static void be_greeted(int connection, const void *argument)
     attacker_ready(connection, &hello, sizeof(hello));
 }
 
-/* Becomes a link, and tells how many descriptors come over it before the first doorbell, which follows the first packet. */
+/* Becomes a link, and tells how many descriptors come over it before the first doorbell, which follows the first
+ * packet. */
 static void collect_descriptors(int connection, const void *argument)
 {
     struct handshake_message message;

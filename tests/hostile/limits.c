@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* A program that runs into a limit: memory (any allocation of ours may fail), file size (ulimit -f). It is told so by an
- * error of a verb, and never ended by a signal of ours. */
+/* A program that runs into a limit: memory (any allocation of ours may fail), file size (ulimit -f). It is told so by
+ * an error of a verb, and never ended by a signal of ours. */
 #include "runner.h"
 #include "side.h"
 
@@ -348,7 +348,8 @@ static int connect_with_failure(void *argument)
     return run_connection(&connected);
 }
 
-/* An event that is lost would leave the program waiting for it. Many at a time: some wait until the CM repeats a message. */
+/* An event that is lost would leave the program waiting for it. Many at a time: some wait until the CM repeats a
+ * message. */
 static void nor_does_a_connection_hang_without_memory(void **state)
 {
     enum { AT_ONCE = 32 };

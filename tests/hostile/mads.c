@@ -141,8 +141,8 @@ static void close_scene(struct scene *scene, struct attacker *attacker)
 
 /* --- attacks --------------------------------------------------------------------------------------------- */
 
-/* Whoever offers the number of a QP that has a connection says that its process has lost the connection (IBA 12.9.8.3.1):
- * only that process may. */
+/* Whoever offers the number of a QP that has a connection says that its process has lost the connection (IBA
+ * 12.9.8.3.1): only that process may. */
 static void a_request_with_the_qp_of_another_process_ends_no_connection(void **state)
 {
     struct scene scene;

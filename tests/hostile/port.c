@@ -250,8 +250,8 @@ static void nor_where_the_kernel_does_not_name_namespaces(void **state)
     pair_close(&p);
 }
 
-/* The port owner's user is believed without a proof: it could read the packets anyway. Its other processes must not leave
- * a guest deaf for ever, though. */
+/* The port owner's user is believed without a proof: it could read the packets anyway. Its other processes must not
+ * leave a guest deaf for ever, though. */
 static void a_guest_declares_again_what_somebody_else_had(void **state)
 {
     const struct claim *claim;

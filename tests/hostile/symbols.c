@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* softhca why, as root, reads names of functions out of files of other users' processes. What such a process writes into
- * its published segment decides which: files that block who opens or reads them, that are a terabyte long, or that are
- * nothing to the process. */
+/* softhca why, as root, reads names of functions out of files of other users' processes. What such a process writes
+ * into its published segment decides which: files that block who opens or reads them, that are a terabyte long, or
+ * that are nothing to the process. */
 #include "attacker.h"
 #include "end.h"
 #include "forge.h"
@@ -232,8 +232,8 @@ static void serve(int device)
     }
 }
 
-/* Mounted by root for everybody, as fusermount does where /etc/fuse.conf allows it: otherwise the kernel keeps other users
- * from the files of a stranger's server. */
+/* Mounted by root for everybody, as fusermount does where /etc/fuse.conf allows it: otherwise the kernel keeps other
+ * users from the files of a stranger's server. */
 static struct silent_files mount_silent_files(const char *where)
 {
     struct silent_files files = {.device = open("/dev/fuse", O_RDWR | O_CLOEXEC)};

@@ -35,8 +35,8 @@ static void expect(enum rdma_cm_event_type type)
 
 static struct rdma_cm_id *ask(struct sockaddr_in *address, uint32_t qpn)
 {
-    /* UCX's own header, a length and a status, then as much of zeros: with a length of 0 it reads memory that it has not
-     * written, and ends by what it finds there. */
+    /* UCX's own header, a length and a status, then as much of zeros: with a length of 0 it reads memory that it has
+     * not written, and ends by what it finds there. */
     static const char nothing[56] = {sizeof nothing - 2};
     struct rdma_conn_param param = {.private_data = nothing,
                                     .private_data_len = sizeof nothing,

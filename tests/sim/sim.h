@@ -172,8 +172,8 @@ void sim_set_state(struct sim_qp *qp, enum ibv_qp_state state);
 void sim_connect(struct sim_qp *a, struct sim_qp *b);
 void sim_pair(struct sim *sim, enum ibv_qp_type type, struct sim_qp **ret_a, struct sim_qp **ret_b);
 
-/* The QP of a link that loses nothing loses packets that it sends, by the percentages of the link, or does no longer. Its
- * peer hears of it by the next packet. */
+/* The QP of a link that loses nothing loses packets that it sends, by the percentages of the link, or does no longer.
+ * Its peer hears of it by the next packet. */
 void sim_lose(struct sim_qp *qp, bool loses);
 
 /* From now on another process (with its own adapter) executes the requests of a connected XRC_RECV QP for this SRQ,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* A link between processes begins to lose packets in the middle of outstanding requests, and ends to, again and again, at
- * either end: each request is executed and completes once, in order, with its bytes (docs/design/faults.md). */
+/* A link between processes begins to lose packets in the middle of outstanding requests, and ends to, again and
+ * again, at either end: each request is executed and completes once, in order, with its bytes
+ * (docs/design/faults.md). */
 #include <stdio.h>
 
 #include "seeds.h"

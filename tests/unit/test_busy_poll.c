@@ -33,7 +33,8 @@ static ns_t polls_for(struct busy_poll *poll, ns_t now, bool (*is_it_free)(void)
     return polled;
 }
 
-/* So many packets, each with that pause before it, for none of which the thread waits. Returns when the last one came. */
+/* So many packets, each with that pause before it, for none of which the thread waits. Returns when the last one
+ * came. */
 static ns_t packets_every(struct busy_poll *poll, ns_t now, ns_t pause, unsigned count)
 {
     while (count--) {
@@ -123,8 +124,8 @@ static void a_pause_ends_it(void **state)
     assert_int_equal(polls_for(&poll, now + BUSY_POLL_LONG + 1, is_free), BUSY_POLL_SHORT);
 }
 
-/* How many looks and wakes there are for each of many messages with that pause between them, in hundredths, if nobody is late:
- * while it watches the thread looks four times, and a message within that time does not wake it. */
+/* How many looks and wakes there are for each of many messages with that pause between them, in hundredths, if nobody
+ * is late: while it watches the thread looks four times, and a message within that time does not wake it. */
 static unsigned wakes_for(struct watch *watch, ns_t pause)
 {
     unsigned wakes = 0;

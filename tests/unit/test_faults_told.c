@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What a fault has hit is told before the process ends, also if another thread has begun to tell it (engine/core/faults.c). The
- * plan, and what is told, are the test's. */
+/* What a fault has hit is told before the process ends, also if another thread has begun to tell it
+ * (engine/core/faults.c). The plan, and what is told, are the test's. */
 #include "unit.h"
 
 #include <pthread.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The helper thread does not sleep while a request waits for it (engine/core/helper.c): whoever makes a request writes to its
- * eventfd, and any look at the descriptors takes that. Clock, sleep and the requests are the test's. */
+/* The helper thread does not sleep while a request waits for it (engine/core/helper.c): whoever makes a request
+ * writes to its eventfd, and any look at the descriptors takes that. Clock, sleep and the requests are the test's. */
 #include "unit.h"
 
 #include <semaphore.h>
@@ -48,7 +48,8 @@ ns_t __wrap_sys_now(void)
     return __real_sys_now() + atomic_load(&away);
 }
 
-/* A request comes just after the requests were run, and the thread loses its processor there for longer than its patience. */
+/* A request comes just after the requests were run, and the thread loses its processor there for longer than its
+ * patience. */
 void __wrap_direct_run(void)
 {
     if (atomic_exchange(&requested, false))

@@ -38,8 +38,8 @@ static int connect_to(uint32_t qpn)
     return fd;
 }
 
-/* A link without a library: its memory, and the right messages. The socket stays open. Returns it where WELCOME has come, or
- * -1. */
+/* A link without a library: its memory, and the right messages. The socket stays open. Returns it where WELCOME has
+ * come, or -1. */
 static int begin_link(uint32_t victim, uint8_t number)
 {
     int memory = memfd_create("link", MFD_ALLOW_SEALING | MFD_CLOEXEC), fd = connect_to(victim);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Control requests: who is heard, what becomes of the descriptor, and how what lasts ends. A side is the process that is
- * asked; another one is the tool. */
+/* Control requests: who is heard, what becomes of the descriptor, and how what lasts ends. A side is the process that
+ * is asked; another one is the tool. */
 #include "test_local_sides.h"
 
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Locks that threads sleep on: with membarrier(2), without it, and where it is forbidden meanwhile. A wake-up that is lost
- * leaves a thread asleep, and the test with it. All interleavings: tests/models/lock.pml. */
+/* Locks that threads sleep on: with membarrier(2), without it, and where it is forbidden meanwhile. A wake-up that is
+ * lost leaves a thread asleep, and the test with it. All interleavings: tests/models/lock.pml. */
 #include "unit.h"
 
 #include <pthread.h>

@@ -5,8 +5,9 @@
 
 #include <stdio.h>
 
-/* path: as redirect_path() has returned it. A descriptor of a file that says what the counter is now; -1: it is none of
- * these files, or no number can be had: then the file in the tree is opened, which says that there is none. errno is kept. */
+/* path: as redirect_path() has returned it. A descriptor of a file that says what the counter is now; -1: it is none
+ * of these files, or no number can be had: then the file in the tree is opened, which says that there is none. errno
+ * is kept. */
 int counters_open(const char *path, int flags);
 FILE *counters_fopen(const char *path, const char *mode);
 

@@ -43,8 +43,8 @@ static int without_nofollow(const struct redirect *where, int flags)
 
 /* --- open --- */
 
-/* True: the call returns *ret, a file that the shim makes, or -1 of one that cannot be written. False: *path is where the file
- * is, in the memory of *where. */
+/* True: the call returns *ret, a file that the shim makes, or -1 of one that cannot be written. False: *path is where
+ * the file is, in the memory of *where. */
 static bool opens_here(const char **path, int flags, struct redirect *where, int *ret)
 {
     *path = redirect_path(*path, where);

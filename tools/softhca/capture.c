@@ -78,8 +78,8 @@ static void write_frame(const struct cut_packet *packet, void *argument)
     source->packets++;
 }
 
-/* Is it what another captured process has sent, and recorded then? Records come in the order of their time, so before that
- * process was captured nothing says so. */
+/* Is it what another captured process has sent, and recorded then? Records come in the order of their time, so before
+ * that process was captured nothing says so. */
 static bool is_recorded_by_sender(struct state *state, const struct capture_record *record)
 {
     uint64_t *word = &state->senders[record->sender_block % CAPTURE_BLOCKS / 64];
@@ -126,8 +126,8 @@ static struct capture_source *earliest(struct state *state, uint64_t *limit)
     return found;
 }
 
-/* Takes the records of all rings in the order of their time. A record that is not seen in this look was reserved, and so
- * has its time, after the look began: later ones wait for the next look. Returns how many were taken. */
+/* Takes the records of all rings in the order of their time. A record that is not seen in this look was reserved, and
+ * so has its time, after the look began: later ones wait for the next look. Returns how many were taken. */
 static unsigned drain(struct state *state, bool all)
 {
     uint64_t limit = all ? UINT64_MAX : sys_now();

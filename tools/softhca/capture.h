@@ -68,8 +68,8 @@ int source_attach(struct capture_source *source, pid_t pid, const struct capture
 int source_offer(struct capture_source *source, int socket, const struct capture_options *options);
 /* The socket is readable: the answer to the offer, or the process has gone. */
 void source_ready(struct capture_source *source);
-/* Makes record, payload and time the next ones, if there are any. Lowers *limit, up to which records have their order, where
- * the process is about to write an earlier one. */
+/* Makes record, payload and time the next ones, if there are any. Lowers *limit, up to which records have their
+ * order, where the process is about to write an earlier one. */
 void source_peek(struct capture_source *source, uint64_t *limit);
 void source_next(struct capture_source *source);
 /* Asks the process to stop recording; source_ready() follows when it has. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* A terminal, as softhca top uses it. libsofthca-screen.so (tools/screen) provides it with ncurses, and is loaded by softhca
- * top alone: nothing else needs a terminal library. */
+/* A terminal, as softhca top uses it. libsofthca-screen.so (tools/screen) provides it with ncurses, and is loaded by
+ * softhca top alone: nothing else needs a terminal library. */
 #ifndef SOFTHCA_SCREEN_H
 #define SOFTHCA_SCREEN_H
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* softhca watch: preloads libsofthca-watch.so and becomes the program, which keeps the adapter and libibverbs it has. */
+/* softhca watch: preloads libsofthca-watch.so and becomes the program, which keeps the adapter and libibverbs it
+ * has. */
 #include <argp.h>
 #include <stdio.h>
 #include <string.h>

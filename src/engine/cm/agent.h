@@ -90,8 +90,8 @@ struct cm_agent_calls {
     void (*id_waited)(struct id_record *record, bool told);
     /* The program destroys an id, or an event channel: record NULL, and its descriptor. */
     void (*destroyed)(struct destroy_note *ret_note, const struct id_record *record, int fd);
-    /* A call got an id, or an event channel, that is destroyed, or an id whose channel is: note says who did that. error:
-     * what the call returns, 0 or -errno. */
+    /* A call got an id, or an event channel, that is destroyed, or an id whose channel is: note says who did that.
+     * error: what the call returns, 0 or -errno. */
     void (*misused)(enum misuse_form form, const char *call, const char *kind, uint32_t number, int error,
                     const struct destroy_note *note);
 
@@ -117,7 +117,8 @@ struct cm_agent_calls {
                           size_t private_length);
     int (*qp_attributes)(struct cm_agent_id *agent_id, struct cm_qp_attributes *ret_attributes);
 
-    /* An injected fault: the negative errno with which the resolution of an address, or of a route, is to fail; 0: none. */
+    /* An injected fault: the negative errno with which the resolution of an address, or of a route, is to fail; 0:
+     * none. */
     int (*injected)(bool route);
 };
 

@@ -13,7 +13,8 @@ void cm_agent_receive(const struct cm_path *from, const uint8_t mad[MAD_LENGTH])
 void cm_agent_due(void);
 /* The process behind the link with that serial number has ended. */
 void cm_agent_peer_gone(uint64_t serial);
-/* An injected fault ends the connection of that QP, if it has one: both ends are told that the other has disconnected. */
+/* An injected fault ends the connection of that QP, if it has one: both ends are told that the other has
+ * disconnected. */
 void cm_agent_disconnect_qp(uint32_t qpn);
 void cm_agent_after_fork_in_child(void);
 

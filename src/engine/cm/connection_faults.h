@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Injected faults of connections: messages that are lost, and a connection that ends by itself. cm_lock (agent.c) guards all
- * of it. */
+/* Injected faults of connections: messages that are lost, and a connection that ends by itself. cm_lock (agent.c)
+ * guards all of it. */
 #ifndef ENGINE_CM_CONNECTION_FAULTS_H
 #define ENGINE_CM_CONNECTION_FAULTS_H
 

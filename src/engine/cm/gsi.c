@@ -28,8 +28,9 @@
  * request is rejected. */
 #define LOOKUP_AGAIN_AFTER (1 * NS_PER_MS)
 #define LOOKUPS            9u /* half a second */
-/* Limits of the MADs from the network that this process stores, some 400 bytes each: all, which is some thousand connections
- * that begin or end at once while the program that they are for has no processor; and those for services without holder. */
+/* Limits of the MADs from the network that this process stores, some 400 bytes each: all, which is some thousand
+ * connections that begin or end at once while the program that they are for has no processor; and those for services
+ * without holder. */
 #define FROM_NETWORK_MAX        16384u
 #define FROM_NETWORK_ABSENT_MAX 64u
 #define HOP_LIMIT               64u
@@ -278,7 +279,8 @@ static void wait_for_name(const char *name, struct outgoing *outgoing)
         gsi_found(begin, NULL);
 }
 
-/* Waits with others for a link to the holder of the name. Takes ownership of the MAD, or returns false: nobody waits. */
+/* Waits with others for a link to the holder of the name. Takes ownership of the MAD, or returns false: nobody
+ * waits. */
 static bool joins_search(const char *name, struct outgoing *outgoing)
 {
     struct search *search;
@@ -544,8 +546,8 @@ static bool is_mad(const struct packet *packet)
            packet->payload && device_table_is_local(&host_devices, packet->grh.destination, &ifindex);
 }
 
-/* Why the process behind the link may not send this MAD; NULL: it may. The source address must be one of this host, and a
- * communication ID that the MAD claims as its sender's must be in a QPN block of that process. */
+/* Why the process behind the link may not send this MAD; NULL: it may. The source address must be one of this host,
+ * and a communication ID that the MAD claims as its sender's must be in a QPN block of that process. */
 static const char *why_not_sent(struct link *link, const struct packet *packet, const uint8_t mad[MAD_LENGTH])
 {
     uint32_t comm_id;
@@ -557,9 +559,9 @@ static const char *why_not_sent(struct link *link, const struct packet *packet, 
                : NULL;
 }
 
-/* Why the process behind the link may not forward this MAD from the network; NULL: it may. Only a process that is trusted to
- * read the port may. A source address of this host is refused unless SOFTHCA_PATH=wire: any program can send a UDP packet
- * with it. */
+/* Why the process behind the link may not forward this MAD from the network; NULL: it may. Only a process that is
+ * trusted to read the port may. A source address of this host is refused unless SOFTHCA_PATH=wire: any program can
+ * send a UDP packet with it. */
 static const char *why_not_forwarded(struct link *link, const struct packet *packet)
 {
     if (!link_is_self(link) && !udp_trusts(link_peer_uid(link)))

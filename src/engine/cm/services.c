@@ -23,7 +23,8 @@ typedef char name_text[LOCAL_NAME_MAX + 1];
 
 static const char hex_digits[] = "0123456789abcdef";
 
-/* "cm/SERVICE_ID/", not by snprintf(): a client composes three names for each connection. Returns where the rest goes. */
+/* "cm/SERVICE_ID/", not by snprintf(): a client composes three names for each connection. Returns where the rest
+ * goes. */
 static char *name_begin(uint64_t service_id, name_text ret_name)
 {
     char *next = ret_name + 3;

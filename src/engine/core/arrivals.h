@@ -25,7 +25,8 @@ struct arrivals {
  * held. */
 bool arrival_is_accepted(const struct qp *qp, const struct packet *packet, bool request);
 
-/* The packet is not accepted: counts a datagram, or a request of a connected QP. qp: locked, or NULL: none has the number. */
+/* The packet is not accepted: counts a datagram, or a request of a connected QP. qp: locked, or NULL: none has the
+ * number. */
 void arrival_refused(struct qp *qp, const struct packet *packet);
 
 enum arrival_result {

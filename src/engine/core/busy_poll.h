@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* How long the helper thread stays awake: three pure state machines, without clock or system call.
  *
- * busy_poll: how long it goes on polling when it finds no more packets. To be woken takes from 5 us (real processors) to
- * 25 us (virtual ones), so it pays to wait for the next packet, but only if that comes soon, and if no other thread wants the
- * processor: least of all the one that the packet was for.
+ * busy_poll: how long it goes on polling when it finds no more packets. To be woken takes from 5 us (real processors)
+ * to 25 us (virtual ones), so it pays to wait for the next packet, but only if that comes soon, and if no other
+ * thread wants the processor: least of all the one that the packet was for.
  *
  *   BUSY_POLL_SHORT  always
  *   BUSY_POLL_USUAL  unless that found nothing BUSY_POLL_VAIN times in a row; then each BUSY_POLL_TRY-th time
@@ -11,13 +11,13 @@
  *
  * So whoever gets a packet now and then pays for BUSY_POLL_SHORT.
  *
- * watch: whether it looks for WATCH_FOR, every GLANCE_SHORT, once the program's threads have gone to sleep. Four looks
- * cost more than to be woken once, so it pays only where a message comes within that time.
+ * watch: whether it looks for WATCH_FOR, every GLANCE_SHORT, once the program's threads have gone to sleep. Four
+ * looks cost more than to be woken once, so it pays only where a message comes within that time.
  *
- * glance: how long it waits between two such looks. Where threads wait for a processor, each look takes one from them, and a
- * thread that was called comes late for that reason alone: with 64 processes on two processors, half of all switches between
- * threads were looks that found nothing. That they wait is seen in how late the looks themselves come: of these, two in
- * three were GLANCE_DELAY late; on a machine that is idle one in a hundred is.
+ * glance: how long it waits between two such looks. Where threads wait for a processor, each look takes one from
+ * them, and a thread that was called comes late for that reason alone: with 64 processes on two processors, half of
+ * all switches between threads were looks that found nothing. That they wait is seen in how late the looks themselves
+ * come: of these, two in three were GLANCE_DELAY late; on a machine that is idle one in a hundred is.
  *
  *   GLANCE_SHORT  as a rule
  *   GLANCE_LONG   where looks come late: each that does doubles it, each that does not halves it

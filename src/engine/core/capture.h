@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Packets of captured QPs -> the capture ring of the tool that is attached (published/capture_ring.h, docs/design/capture.md).
+/* Packets of captured QPs -> the capture ring of the tool that is attached (published/capture_ring.h,
+ * docs/design/capture.md).
  *
- * A captured QP sends and receives packets on every path: it executes nothing in the peer's memory, refers to no payload of
- * its own, and its peer executes nothing here. So each packet of it passes one of these places:
+ * A captured QP sends and receives packets on every path: it executes nothing in the peer's memory, refers to no
+ * payload of its own, and its peer executes nothing here. So each packet of it passes one of these places:
  *
  *   sent       engine_send() in paths/route.c; notice_send() for the last acknowledgement of a QP that ends
  *   arrived    arrival_receive() in core/arrivals.c
@@ -39,8 +40,8 @@ struct capture_slot {
 
 /* --- attaching ------------------------------------------------------------------------------------------- */
 
-/* file: of the tool. 1: it lasts until capture_detach(); -errno with the reason in why. Without locks, outside of rundown sections; one thread at a
- * time. */
+/* file: of the tool. 1: it lasts until capture_detach(); -errno with the reason in why. Without locks, outside of
+ * rundown sections; one thread at a time. */
 int capture_attach(int file, char *why, size_t size);
 /* Captured QPs return to what they did before. Context as capture_attach(). */
 void capture_detach(void);

@@ -15,9 +15,9 @@
 #include "engine/paths/paths.h"
 #include "local/local.h"
 
-/* Both are written by one thread at a time (capture_attach()), and read in rundown sections. QPs that are connected from
- * now on are captured by `chosen`. It is set later and taken back earlier than capture_attached, so that a captured QP
- * always finds the latter. */
+/* Both are written by one thread at a time (capture_attach()), and read in rundown sections. QPs that are connected
+ * from now on are captured by `chosen`. It is set later and taken back earlier than capture_attached, so that a
+ * captured QP always finds the latter. */
 _Atomic(struct capture *) capture_attached;
 static _Atomic(struct capture *) chosen;
 
@@ -38,8 +38,8 @@ bool capture_wants(const struct qp *qp)
 
 static void choose_all_anew(struct capture *capture)
 {
-    /* Release: who sees a capture here sees capture_attached. Who reads the old value holds the lock of a QP that is not
-     * visited yet. */
+    /* Release: who sees a capture here sees capture_attached. Who reads the old value holds the lock of a QP that is
+     * not visited yet. */
     atomic_store_explicit(&chosen, capture, memory_order_release);
     by_packets_choose_all();
 }

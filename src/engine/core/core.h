@@ -135,8 +135,8 @@ extern _Atomic uint32_t progress_application_polls, progress_packets, progress_a
 
 /* local_ops.small: takes plain SENDs and acknowledgements, up to the first packet that is neither. */
 unsigned plain_receive(struct lane *lane, unsigned budget, bool *ret_ends);
-/* route_run() of a QP that owes a mere acknowledgement by that lane, and has nothing else to do. False: it is not such a
- * QP, or the ring is full. QP lock held. */
+/* route_run() of a QP that owes a mere acknowledgement by that lane, and has nothing else to do. False: it is not
+ * such a QP, or the ring is full. QP lock held. */
 bool plain_acknowledge(struct qp *qp, struct lane *lane);
 
 /* --- timers.c ------------------------------------------------------------------------------------------- */

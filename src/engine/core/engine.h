@@ -26,8 +26,8 @@ int engine_expect_events(void);
 /* After an attach to a multicast group: links this process with all others of the host, so that their packets reach it
  * (verbs.md §8.3). May sleep, bounded. */
 void engine_announce_multicast(void);
-/* An injected fault takes the device's port down, or up again (engine/paths/port_down.c), with the event for it unless it is so
- * already. time: after which a port that goes down comes up by itself; 0: never. No lock held. */
+/* An injected fault takes the device's port down, or up again (engine/paths/port_down.c), with the event for it
+ * unless it is so already. time: after which a port that goes down comes up by itself; 0: never. No lock held. */
 void engine_change_port(struct device *device, bool down, ns_t time);
 /* Takes all ports up that engine_change_port() has taken down. No lock held. */
 void engine_restore_ports(void);

@@ -45,8 +45,8 @@ static struct lock faults_lock = LOCK_INIT; /* a leaf; guards both below */
 /* Slots of QPs whose first error is not told yet; the upper bits: 0, or 1 and a reason for which it drops datagrams. */
 static uint32_t faults[FAULTS];
 static _Atomic unsigned fault_count; /* also read without the lock */
-/* Held while faults are written to stderr, so that a thread which polls their completions goes on afterwards. Not while a
- * handler of the program gets them, which may call verbs or wait for a thread that polls. Above `lock`. */
+/* Held while faults are written to stderr, so that a thread which polls their completions goes on afterwards. Not
+ * while a handler of the program gets them, which may call verbs or wait for a thread that polls. Above `lock`. */
 static struct lock telling = LOCK_INIT;
 static _Atomic bool is_telling;
 
@@ -146,7 +146,8 @@ static bool has_topic(unsigned kind)
            kind == EXPLAIN_REFUSED || (form == FORM_TEXT && kind == KIND_LOSSES);
 }
 
-/* False: the same was told before, or TOLD_OF_A_KIND of its kind. *ret_last: no text of this kind follows. Lock held. */
+/* False: the same was told before, or TOLD_OF_A_KIND of its kind. *ret_last: no text of this kind follows. Lock
+ * held. */
 static bool is_new(unsigned kind, uint64_t topic, bool *ret_last)
 {
     *ret_last = false;
@@ -259,8 +260,8 @@ void explainer_explain(enum explanation what, enum object_kind kind, uint32_t nu
 
 /* --- refused calls ---------------------------------------------------------------------------------------- */
 
-/* Is it a refusal? Other errors are a state that the program waits for (EAGAIN, ENOENT), are explained as EBUSY is, or come
- * from the kernel. */
+/* Is it a refusal? Other errors are a state that the program waits for (EAGAIN, ENOENT), are explained as EBUSY is,
+ * or come from the kernel. */
 static bool is_refusal(int error)
 {
     return error == -EINVAL || error == -ENOMEM || error == -EFAULT || error == -EOPNOTSUPP ||

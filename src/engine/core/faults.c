@@ -24,7 +24,8 @@ static struct lock lock = LOCK_INIT; /* a leaf; guards all below */
 static struct inject_strike strikes[STRIKES];
 static unsigned strike_count;
 
-/* Threads that tell strikes: who ends the process waits for them. No lock, because a handler of the program may call verbs. */
+/* Threads that tell strikes: who ends the process waits for them. No lock, because a handler of the program may call
+ * verbs. */
 static _Atomic unsigned tellers;
 static __thread unsigned tells; /* this thread is so many of them */
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Watches for hangs while explanations are on: what is in such a state (explain/hangs.h) at three looks in a row, a second
- * apart, and has not moved, is told once; of QPs that wait for one stopped process, one. Helper thread.
+/* Watches for hangs while explanations are on: what is in such a state (explain/hangs.h) at three looks in a row, a
+ * second apart, and has not moved, is told once; of QPs that wait for one stopped process, one. Helper thread.
  *
- * A look is at all objects, or only at those that were in such a state at the look before: where there are many objects,
- * so many looks in a row that an idle process looks at OBJECTS_PER_LOOK a second at most, in the long run. */
+ * A look is at all objects, or only at those that were in such a state at the look before: where there are many
+ * objects, so many looks in a row that an idle process looks at OBJECTS_PER_LOOK a second at most, in the long run. */
 #include <string.h>
 #include <unistd.h>
 

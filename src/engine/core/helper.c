@@ -144,8 +144,8 @@ static void work(void)
     while (!trust_holds(now) || application_polls() == polls) {
         bool busy, rung = false;
 
-        /* A stream of packets must not keep timers, handshakes and deaths of peers waiting. This comes first: it also takes
-         * kicks (helper_kick()), and what those are for is done below before the thread sleeps. */
+        /* A stream of packets must not keep timers, handshakes and deaths of peers waiting. This comes first: it also
+         * takes kicks (helper_kick()), and what those are for is done below before the thread sleeps. */
         if (now - looked_at > TICK_MS * NS_PER_MS) {
             (void)dispatch_ready(0, &rung);
             looked_at = now;
@@ -295,7 +295,8 @@ bool helper_saw_arming(void)
 
 void helper_event_owed(bool rung)
 {
-    /* Either we see that the next look comes late, or this thread sees the debt. Partners: wait_watching(), local_helper_sleeps(). */
+    /* Either we see that the next look comes late, or this thread sees the debt. Partners: wait_watching(),
+     * local_helper_sleeps(). */
     atomic_thread_fence(memory_order_seq_cst);
     if (rung ? local_helper_is_asleep() : !helper_looks_soon())
         helper_kick();
@@ -340,8 +341,9 @@ static ns_t pause_while_watching(void)
     return (trust_suspects() ? SUSPECT_MS : TICK_MS) * NS_PER_MS;
 }
 
-/* Does something wait for the next look that nobody wakes this thread for? A thread that was called takes what lies there. Where
- * a thread sleeps, and the process is awake for writers, no message wakes it; nor does an event whose writer was stopped. */
+/* Does something wait for the next look that nobody wakes this thread for? A thread that was called takes what lies
+ * there. Where a thread sleeps, and the process is awake for writers, no message wakes it; nor does an event whose
+ * writer was stopped. */
 static bool is_needed_soon(void)
 {
     enum attention attention = local_attention();
@@ -362,8 +364,8 @@ static int wait_watching(bool *rung)
         /* Who leaves packets sees that, and wakes this thread, or this thread sees the packets. Partner: the fence in
          * notify_set_attention(), before who goes to sleep looks into the rings. */
         atomic_thread_fence(memory_order_seq_cst);
-        /* A writer that has rung this thread may declare the process awake only now, and until the next look nobody would be
-         * woken. */
+        /* A writer that has rung this thread may declare the process awake only now, and until the next look nobody
+         * would be woken. */
         local_renew_sleep();
         if (is_needed_soon())
             pause = GLANCE_SHORT;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Plain SENDs at their receiver (docs/design/plain-requests.md): from the record in the ring one straight way to the
  * receive and its completion, by the rules of progress.c, arrivals.c, transport/receive.c, responder.c and
- * object/qp/qp_ports.c with the constants of such a packet put in. A packet that is not plain ends this, and goes through
- * those files. The QP stays locked from one packet to the next; a run of them has one lock of the CQ. */
+ * object/qp/qp_ports.c with the constants of such a packet put in. A packet that is not plain ends this, and goes
+ * through those files. The QP stays locked from one packet to the next; a run of them has one lock of the CQ. */
 #include "base/pkey.h"
 #include "engine/core/core.h"
 #include "engine/core/local_key.h"
@@ -14,8 +14,8 @@
 /* Packets of a run. */
 #define PLAIN_RUN ACKS_BEFORE_BATCH_END
 
-/* Behind so many SENDs in a row nothing had come: nobody looks behind the next ones. Where programs answer each other, that
- * line still has to come from the writer's cache then, and the program waits for it. */
+/* Behind so many SENDs in a row nothing had come: nobody looks behind the next ones. Where programs answer each
+ * other, that line still has to come from the writer's cache then, and the program waits for it. */
 #define ALONE_AFTER 4u
 
 struct run {
@@ -59,8 +59,8 @@ static bool take_ack(struct qp *qp, const struct lane_small *small)
     return true;
 }
 
-/* route_run() of a QP that owes a mere acknowledgement by that lane, and has nothing else to do. is_possible() was asked.
- * False: it is not such a QP, or the ring is full. *ret_rings is set if the peer's reader sleeps. */
+/* route_run() of a QP that owes a mere acknowledgement by that lane, and has nothing else to do. is_possible() was
+ * asked. False: it is not such a QP, or the ring is full. *ret_rings is set if the peer's reader sleeps. */
 static inline bool acknowledge(struct qp *qp, struct lane *lane, bool *ret_rings)
 {
     const struct qp_record *record = qp->record;
@@ -178,8 +178,8 @@ static inline bool take_send(struct run *run, const struct lane_small *small)
     return true;
 }
 
-/* advance(), and what arrival_receive() and receive_locked() do then; the run is not empty. last: the lane has no more; then the batch is at its
- * end, and the QP does not have to be locked again for its acknowledgement. */
+/* advance(), and what arrival_receive() and receive_locked() do then; the run is not empty. last: the lane has no
+ * more; then the batch is at its end, and the QP does not have to be locked again for its acknowledgement. */
 static inline void run_end(struct run *run, struct lane *lane, bool last)
 {
     struct qp *qp = run->qp;
@@ -226,8 +226,9 @@ static inline bool look_behind(struct lane *lane, struct lane_state *state, stru
     return more;
 }
 
-/* QP lock held. *small: the first packet; in the end one that is not taken, if *ret_more. What is_possible() asks changes under
- * that lock, so not by a SEND that is taken into the run, but by what an acknowledgement or a full CQ may lead to. */
+/* QP lock held. *small: the first packet; in the end one that is not taken, if *ret_more. What is_possible() asks
+ * changes under that lock, so not by a SEND that is taken into the run, but by what an acknowledgement or a full CQ
+ * may lead to. */
 static unsigned receive_run(struct qp *qp, struct lane *lane, struct lane_state *state,
                             struct lane_small *small, unsigned budget, bool *ret_more, bool *ret_ends)
 {

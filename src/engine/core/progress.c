@@ -353,8 +353,8 @@ void progress_take_arrived(void)
         sched_yield();
 }
 
-/* Is there nothing for progress_run()? Nearly all polls of a program that spins are such, and while one of them lasts, a packet
- * that has come waits for the next. */
+/* Is there nothing for progress_run()? Nearly all polls of a program that spins are such, and while one of them
+ * lasts, a packet that has come waits for the next. */
 static bool is_idle(void)
 {
     bool idle;

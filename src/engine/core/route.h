@@ -44,8 +44,8 @@ struct direct_route {
     struct direct_peer *peer;           /* NULL: not known yet */
     const struct direct_record *record; /* of the peer's QP; its slot and fields: */
     uint32_t slot, record_generation, pd, access;
-    /* The keys that were used last: here the part of the region that is mapped here, and below, in `copied`, the region for
-     * the kernel's copy. */
+    /* The keys that were used last: here the part of the region that is mapped here, and below, in `copied`, the
+     * region for the kernel's copy. */
     struct direct_key mapped;
     struct access_slot *access_slot; /* the one that was taken last */
     uint64_t access_slot_word;       /* what this process wrote there */
@@ -60,7 +60,8 @@ struct direct_route {
     uint32_t stream;            /* requests that were copied one right after the other */
     ns_t copied_at, ring_since; /* end of the last copy; when the ring was looked at last */
     ns_t stream_from;           /* before that time, a stream does not take the ring */
-    /* Accesses to memory that is not mapped, since the peer was asked to map it; how often it was asked for the same. */
+    /* Accesses to memory that is not mapped, since the peer was asked to map it; how often it was asked for the
+     * same. */
     uint32_t accesses, wishes, wished_slot, wished_generation;
     /* Of the region in `copied`: addresses of the peer whose pages are being switched; moving_to 0: none. */
     uint64_t moving_from, moving_to;
@@ -78,16 +79,16 @@ struct direct_route {
 
 /* Guarded by the QP's lock, list nodes by the lock of their list. */
 struct qp_route {
-    /* The region of this process that a plain request was read from last. With the first fields of `direct` it is what a
-     * plain WRITE needs of this structure: two cache lines. */
+    /* The region of this process that a plain request was read from last. With the first fields of `direct` it is
+     * what a plain WRITE needs of this structure: two cache lines. */
     struct local_key read_key cache_aligned;
     struct direct_route direct;
     struct lane *lane;       /* requests: to the owner of the destination QP; NULL: not known, or gone */
     struct lane *reply_lane; /* acknowledgements and responses: to where the last request came from */
     struct lane
         *arrival_lane; /* connected QPs: admitted last, and so that of a packet that is being received */
-    /* Connected QPs: link_process() of the peer; 0: not met yet. While the port is down, PEER_CUT_OFF, which is none, and
-     * what it was is in cut_off_from (engine/paths/port_down.c). */
+    /* Connected QPs: link_process() of the peer; 0: not met yet. While the port is down, PEER_CUT_OFF, which is none,
+     * and what it was is in cut_off_from (engine/paths/port_down.c). */
     uint64_t peer_process, cut_off_from;
     struct lane *relay_lane;       /* XRC_RECV: to the process that executes the QP's requests; NULL: none */
     bool by_network;               /* a connected QP whose peer is on another host, or SOFTHCA_PATH=wire */
@@ -98,7 +99,8 @@ struct qp_route {
     struct blocked_list *blocked_in; /* of a lane without space for the QP's packets; NULL: none */
     struct list waiting;             /* under waiting_lock: in the list that waits_for names */
     uint8_t waits_for;               /* enum route_wait */
-    /* Where packets of the QP are recorded (engine/core/capture.c): what became of the last one; one that is received. */
+    /* Where packets of the QP are recorded (engine/core/capture.c): what became of the last one; one that is
+     * received. */
     uint8_t fate; /* enum capture_fate */
     struct capture_slot arriving;
     bool kick;                    /* doorbell pending: packets were put into `lane` */

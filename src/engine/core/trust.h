@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Whether polls of the program mean that it takes packets. Some programs poll and yet leave packets in the rings: they spin on
- * memory that an RDMA WRITE is to change, and poll only for their own completions. Of the helper thread (helper.c). */
+/* Whether polls of the program mean that it takes packets. Some programs poll and yet leave packets in the rings:
+ * they spin on memory that an RDMA WRITE is to change, and poll only for their own completions. Of the helper thread
+ * (helper.c). */
 #ifndef ENGINE_CORE_TRUST_H
 #define ENGINE_CORE_TRUST_H
 

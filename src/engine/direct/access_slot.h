@@ -46,8 +46,8 @@ _Static_assert(LIMIT_KEY_SLOTS <= 1u << (ACCESS_SLOT_QP_SHIFT - ACCESS_SLOT_KEY_
 #define ACCESS_PIECES 2
 
 struct access_slot {
-    /* The requester writes this word and then reads the owner's records; the owner writes those and then reads this word.
-     * Each has a full fence in between (access_slot_fence(), direct_settle()). */
+    /* The requester writes this word and then reads the owner's records; the owner writes those and then reads this
+     * word. Each has a full fence in between (access_slot_fence(), direct_settle()). */
     _Atomic uint64_t word;
     /* Of a kernel copy, written before the word says ACCESS_COPIES. thread: who copies. remote: the addresses of the
      * owner that the system call reads from here. The owner sets the lengths to 0 when it takes the memory back: a
@@ -78,9 +78,9 @@ static inline struct access_slot *access_slot_of(struct link *link, bool ours, u
     return link_access_slot(link, ours, number);
 }
 
-/* The admission flag, behind the access slots. The requester opens it before it takes its first access slot; the owner of
- * the memory closes it when the link goes down. The requester checks it while it holds a slot. (The word behind it is
- * link_waits_for_copies().) */
+/* The admission flag, behind the access slots. The requester opens it before it takes its first access slot; the
+ * owner of the memory closes it when the link goes down. The requester checks it while it holds a slot. (The word
+ * behind it is link_waits_for_copies().) */
 enum { ADMISSION_NEW, ADMISSION_OPEN, ADMISSION_CLOSED };
 
 static inline _Atomic uint64_t *admission_of(struct link *link, bool ours)

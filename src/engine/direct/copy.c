@@ -23,7 +23,8 @@
 #define STREAM_COST  (LOOK_EVERY * (ns_t)1500)
 #define STREAM_PAUSE (100 * NS_PER_MS)
 
-/* A WRITE ends with its last word, which programs spin on: the kernel's copy of one piece promises no order of bytes. */
+/* A WRITE ends with its last word, which programs spin on: the kernel's copy of one piece promises no order of
+ * bytes. */
 #define LAST_PIECE ((uint64_t)sizeof(uint64_t))
 
 static uint32_t polls_of(const struct direct_peer *peer)
@@ -116,8 +117,8 @@ static bool moves(const struct direct_route *direct, uint64_t there, uint32_t le
     return there < direct->moving_to && there + length > direct->moving_from;
 }
 
-/* A request whose key has changed while it was being begun, or whose pages move, begins anew, so often: portions follow each
- * other closely, and a long request needs several. */
+/* A request whose key has changed while it was being begun, or whose pages move, begins anew, so often: portions
+ * follow each other closely, and a long request needs several. */
 #define ATTEMPTS 8u
 
 /* The copy's bytes, or an error; -ESTALE: the key has changed; -EBUSY: not now. *ret_open: direct_is_open(). */
@@ -138,8 +139,8 @@ static ssize_t attempt(struct qp *qp, struct direct_route *direct, uint32_t rkey
     if (likely(*ret_open && direct_key_is_current(peer, &direct->copied, rkey)))
         copied = link_copy(peer->link, operation == REMOTE_WRITE, here, count, direct->access_slot->remote,
                            pieces);
-    /* All bytes moved before the owner went on, even if it has given up waiting since: the owner had not set the lengths
-     * to 0 when the call began. */
+    /* All bytes moved before the owner went on, even if it has given up waiting since: the owner had not set the
+     * lengths to 0 when the call began. */
     (void)access_slot_release(direct->access_slot, direct->access_slot_word);
     return copied;
 }

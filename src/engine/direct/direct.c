@@ -85,8 +85,8 @@ static bool read_key(const struct direct_route *direct, uint32_t rkey, struct ke
     return true;
 }
 
-/* Keys of memory windows are left to the peer's responder, here and for copies: the owner may invalidate one with a lock
- * held, under which it cannot wait for access slots. */
+/* Keys of memory windows are left to the peer's responder, here and for copies: the owner may invalidate one with a
+ * lock held, under which it cannot wait for access slots. */
 static bool find_mapped(struct direct_route *direct, uint32_t rkey)
 {
     struct direct_key *found = &direct->mapped;
@@ -247,7 +247,8 @@ static inline bool is_copied_only(const struct direct_route *direct, uint32_t rk
            direct_key_is_current(direct->peer, &direct->copied, rkey);
 }
 
-/* Of a stream through the ring, one request in so many looks at whether the peer sleeps, and at what else would end that. */
+/* Of a stream through the ring, one request in so many looks at whether the peer sleeps, and at what else would end
+ * that. */
 #define RING_UNASKED 63u
 
 /* Those of them count that have come. */

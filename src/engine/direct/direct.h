@@ -155,13 +155,14 @@ void direct_prefetch(const struct qp *qp, const struct send_wqe *wqe);
 uint32_t direct_limit(const struct qp *qp, const struct link *link);
 /* link_properties.fetched_from of QPs whose requests take that link. */
 uint32_t direct_fetched_from(const struct link *link);
-/* Accesses to memory that the peer has not mapped, until it is asked to map the memory: each counts 1, and 1 for so many
- * bytes. A step of 1 MiB takes as long to switch as some hundred system calls. */
+/* Accesses to memory that the peer has not mapped, until it is asked to map the memory: each counts 1, and 1 for so
+ * many bytes. A step of 1 MiB takes as long to switch as some hundred system calls. */
 #define DIRECT_WISH_FIRST 16u
 #define DIRECT_WISH_BYTES 65536u
 /* How often that number doubles while nothing changes at the peer. */
 #define DIRECT_WISHES 12u
-/* Counts an access. True: the peer maps what is accessed often, and it is time to call direct_ask_to_map(). QP lock held. */
+/* Counts an access. True: the peer maps what is accessed often, and it is time to call direct_ask_to_map(). QP lock
+ * held. */
 static inline bool direct_is_hot(struct direct_route *direct, const struct direct_peer *peer, uint32_t length)
 {
     direct->accesses += 1 + length / DIRECT_WISH_BYTES;
@@ -176,16 +177,16 @@ enum direct_wish {
     DIRECT_GROWS,     /* so, but the peer goes on with it */
     DIRECT_WAS_ASKED,
 };
-/* Asks the peer to map [there, there + length) of the region with the key in that slot, addresses of the peer, if it has not
- * done so. QP lock held. */
+/* Asks the peer to map [there, there + length) of the region with the key in that slot, addresses of the peer, if it
+ * has not done so. QP lock held. */
 enum direct_wish direct_ask_to_map(struct direct_route *direct, const struct direct_peer *peer, uint32_t slot,
                                    const struct key_view *key, uint64_t there, uint32_t length);
 /* Why memory of the peer is not mapped, for path explanations. */
 enum path_why direct_why_not(const struct link *link);
 /* Do the settings want memory of the peer mapped, and may this process open the peer's files? */
 bool direct_may_map(const struct link *link);
-/* May this process try to open the peer's segment, to execute requests there in either way? The kernel, or the peer, may
- * refuse it still. */
+/* May this process try to open the peer's segment, to execute requests there in either way? The kernel, or the peer,
+ * may refuse it still. */
 bool direct_may_open(const struct link *link);
 /* The region with the key in that slot is needed and not mapped here. Is a request to the helper thread worth its cost?
  * Yes when the region's record has changed since the last request, else after ever more misses. peer: NULL before the

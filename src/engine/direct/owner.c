@@ -5,9 +5,10 @@
  * In mapped memory the owner marks such an access slot as given up after GIVE_UP_AFTER, and has the memory moved away
  * from the peer.
  *
- * A kernel copy cannot be moved away from. The owner sets the lengths in the slot to 0 (void_copy()), so a call that has
- * not begun moves nothing. A call that has begun ends by itself, and is waited for as long as the thread may be inside of
- * it (link_peer_thread_may_copy()): outside of rundown sections, and never by the helper thread but for a moment. */
+ * A kernel copy cannot be moved away from. The owner sets the lengths in the slot to 0 (void_copy()), so a call that
+ * has not begun moves nothing. A call that has begun ends by itself, and is waited for as long as the thread may be
+ * inside of it (link_peer_thread_may_copy()): outside of rundown sections, and never by the helper thread but for a
+ * moment. */
 #include <sched.h>
 #include <string.h>
 
@@ -83,9 +84,9 @@ static bool give_up(struct access_slot *slot, uint64_t seen)
     return true;
 }
 
-/* Sets the lengths of the copy to 0, unless the slot has changed. The last one first: a call that reads only some of the
- * zeros moves fewer bytes, and none to a wrong place. The fence: a thread that is seen outside of its call afterwards
- * finds zeros in the next one. */
+/* Sets the lengths of the copy to 0, unless the slot has changed. The last one first: a call that reads only some of
+ * the zeros moves fewer bytes, and none to a wrong place. The fence: a thread that is seen outside of its call
+ * afterwards finds zeros in the next one. */
 static void void_copy(struct access_slot *slot, uint64_t *seen)
 {
     lock_acquire(&void_lock);

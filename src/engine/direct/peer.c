@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Peers whose memory is mapped in this process. The helper thread opens a peer's files (peer_files.c), and maps its
- * segment and the regions that requests need. The contents are not trusted: numbers are checked and offsets bounded, and
- * the files are sealed against shrinking. */
+ * segment and the regions that requests need. The contents are not trusted: numbers are checked and offsets bounded,
+ * and the files are sealed against shrinking. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -107,9 +107,10 @@ static bool table_fits(const struct segment_table *table, size_t stride, uint32_
            (uint64_t)count * stride <= end - table->offset && table->offset % CACHE_LINE == 0;
 }
 
-/* Maps the peer's first QP records and the beginning of the segment's arena, where most programs have all their queues.
- * No more, because mlockall() in this program populates and locks the mapping. Without the mapping, nothing is deposited:
- * so across pid namespaces, where payload by reference, which a deposit is part of, is not possible either. */
+/* Maps the peer's first QP records and the beginning of the segment's arena, where most programs have all their
+ * queues. No more, because mlockall() in this program populates and locks the mapping. Without the mapping, nothing
+ * is deposited: so across pid namespaces, where payload by reference, which a deposit is part of, is not possible
+ * either. */
 static void map_queues(struct direct_peer *peer, const struct segment_header *header, uint64_t page)
 {
     uint64_t end = header->arena_offset, length = min_of(header->arena_size, (uint64_t)DIRECT_QUEUES);
@@ -327,10 +328,10 @@ bool direct_read_record(const struct mapped_record *record, struct direct_view *
     return read_place(record, ret_view, &file, &offset);
 }
 
-/* Maps the region whose key is in that slot, unless another region that is still valid has its place in the table. True:
- * the file that it is in is on its way. is_awaited: requests wait for it; else the kernel copies meanwhile, and a thread that
- * has to share its processor with this one, pinned by the program, gets it between two steps: all together take longer than
- * its next request should wait. */
+/* Maps the region whose key is in that slot, unless another region that is still valid has its place in the table.
+ * True: the file that it is in is on its way. is_awaited: requests wait for it; else the kernel copies meanwhile, and
+ * a thread that has to share its processor with this one, pinned by the program, gets it between two steps: all
+ * together take longer than its next request should wait. */
 static bool attach(struct direct_peer *peer, uint32_t slot, bool is_awaited)
 {
     _Atomic(struct direct_view *) *place = &peer->views[slot % DIRECT_VIEWS];
@@ -431,8 +432,8 @@ static void connect_qp(struct qp *qp, struct direct_peer *peer, const struct dir
     qp->transport.link.rd_atomic_by_packets = attributes->max_rd_atomic > granted;
 }
 
-/* The link that requests of the QP take, and their destination QP. *ret_known: the QP is connected already; *ret_waits: it
- * waits for the helper thread. */
+/* The link that requests of the QP take, and their destination QP. *ret_known: the QP is connected already;
+ * *ret_waits: it waits for the helper thread. */
 static struct link *link_of(uint32_t qpn, uint32_t *ret_dest_qpn, bool *ret_known, bool *ret_waits)
 {
     struct link *link = NULL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Files of memory that peers map: the published segment's, and the arenas. The helper thread opens those of a peer where
- * the kernel checks ptrace access (/proc/PID/fd, pidfd_getfd(2)), or asks the peer for them (link_ask_file()). It opens
- * those of this process for a peer that asks. */
+/* Files of memory that peers map: the published segment's, and the arenas. The helper thread opens those of a peer
+ * where the kernel checks ptrace access (/proc/PID/fd, pidfd_getfd(2)), or asks the peer for them (link_ask_file()).
+ * It opens those of this process for a peer that asks. */
 #include "engine/direct/peer_files.h"
 
 #include <errno.h>

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Plain requests: small RDMA WRITEs, READs and atomics at the head of what is posted, of memory that is mapped here already
- * (docs/design/plain-requests.md). They go one straight way from the work request to the copy and the completion: the
- * rules are those of object/qp/post.c, transport/sender.c, direct.c and complete.c with the constants of such a request
- * put in. A request that is not plain ends this, and goes through those files, with all that is behind it.
+/* Plain requests: small RDMA WRITEs, READs and atomics at the head of what is posted, of memory that is mapped here
+ * already (docs/design/plain-requests.md). They go one straight way from the work request to the copy and the
+ * completion: the rules are those of object/qp/post.c, transport/sender.c, direct.c and complete.c with the constants
+ * of such a request put in. A request that is not plain ends this, and goes through those files, with all that is
+ * behind it.
  *
- * WRITEs or READs for one rkey that follow each other are a run, with one access slot; an atomic is one alone, because it
- * must not be executed again if the access turns out void. What is checked of the keys holds until
- * its end: the peer waits for the access slot, and this process for the rundown section, before the memory is another's. */
+ * WRITEs or READs for one rkey that follow each other are a run, with one access slot; an atomic is one alone,
+ * because it must not be executed again if the access turns out void. What is checked of the keys holds until its
+ * end: the peer waits for the access slot, and this process for the rundown section, before the memory is another's. */
 #include "engine/core/plain.h"
 #include "engine/direct/direct.h"
 #include "object/qp/traffic.h"
@@ -84,7 +85,8 @@ static inline void *read_target(const struct qp *qp, uint32_t lkey, uint64_t add
 
 /* --- a run ------------------------------------------------------------------------------------------- */
 
-/* Takes an access slot and checks the peer's QP and key, as direct_map(). What that would have to look for is not plain. */
+/* Takes an access slot and checks the peer's QP and key, as direct_map(). What that would have to look for is not
+ * plain. */
 static always_inline bool run_begin(struct run *run, struct qp *qp, uint32_t counter, uint32_t rkey,
                                     enum traffic_kind kind)
 {

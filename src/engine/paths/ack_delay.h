@@ -52,9 +52,9 @@ static inline enum ack_delay_state ack_delay_state(const struct ack_delay *delay
     return (enum ack_delay_state)atomic_load_explicit(&delay->state, memory_order_relaxed);
 }
 
-/* May a delay begin at the end of this batch of received packets? qps: how many owe an acknowledgement; by_program: one of its
- * threads polled, and so is awake to reply; wakes_program: the batch completed a receive that a thread sleeps
- * for. */
+/* May a delay begin at the end of this batch of received packets? qps: how many owe an acknowledgement; by_program:
+ * one of its threads polled, and so is awake to reply; wakes_program: the batch completed a receive that a thread
+ * sleeps for. */
 bool ack_delay_may_begin(unsigned qps, bool by_program, bool wakes_program);
 /* Likewise: does the batch end a delay that an earlier one began? flushes: the helper thread ended the batch
  * for that purpose; armed: a CQ was armed a short time ago, and the program still has to wake up and reply. */

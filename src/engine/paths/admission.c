@@ -3,8 +3,8 @@
  * speaks for a QP number").
  *
  * A connected QP is pinned to the first process that its destination number leads to: found by this side's lookup, or
- * because that process sends first. Packets from other processes are for nobody. If the process ends, its number may get
- * another owner, who is none of this QP's concern: the peer is dead until the QP is reset. */
+ * because that process sends first. Packets from other processes are for nobody. If the process ends, its number may
+ * get another owner, who is none of this QP's concern: the peer is dead until the QP is reset. */
 #include <string.h>
 
 #include "engine/core/core.h"

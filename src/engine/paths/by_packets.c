@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* QPs whose requests go as packets, one and all: because they are recorded (core/capture.c), or because the user asks that
- * packets of this host get lost (packet_faults.c). A link of two processes loses nothing, so the machine of a lossy link
- * (docs/transport.md) has to run at both ends while it does. The end that loses says so with each packet; in the place of a
- * lost one goes a word without payload. So the peer knows before it can miss anything, in the order of the ring, and
- * neither end waits for the other (docs/design/faults.md). */
+/* QPs whose requests go as packets, one and all: because they are recorded (core/capture.c), or because the user asks
+ * that packets of this host get lost (packet_faults.c). A link of two processes loses nothing, so the machine of a
+ * lossy link (docs/transport.md) has to run at both ends while it does. The end that loses says so with each packet;
+ * in the place of a lost one goes a word without payload. So the peer knows before it can miss anything, in the order
+ * of the ring, and neither end waits for the other (docs/design/faults.md). */
 #include "base/rundown.h"
 #include "base/sys.h"
 #include "engine/core/core.h"

@@ -42,7 +42,8 @@ static bool is_ready_for_groups(struct qp *qp)
     return true;
 }
 
-/* The packet leaves the port once, so a fault strikes it for all members. on_network: its part for the network has met it. */
+/* The packet leaves the port once, so a fault strikes it for all members. on_network: its part for the network has
+ * met it. */
 static cold_path void spread_with_faults(struct qp *qp, const struct packet *packet,
                                          const struct iovec *gather, unsigned gather_count, bool on_network)
 {

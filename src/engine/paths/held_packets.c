@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Packets that a user has delayed, reordered or paced: copies that wait as in a router, of which the QP knows nothing any
- * more. */
+/* Packets that a user has delayed, reordered or paced: copies that wait as in a router, of which the QP knows nothing
+ * any more. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -239,8 +239,8 @@ void ports_after_fork_in_child(void);
 
 /* --- by_packets.c: QPs whose requests go as packets, one and all ------------------------------------------------ */
 
-/* Sets qp.by_packets, and whether the link may lose packets. In a rundown section, QP lock held, before the other properties
- * of the path are set. */
+/* Sets qp.by_packets, and whether the link may lose packets. In a rundown section, QP lock held, before the other
+ * properties of the path are set. */
 void by_packets_choose(struct qp *qp);
 /* A capture or faults were loaded or removed: all QPs. No lock held, outside of rundown sections. */
 void by_packets_choose_all(void);
@@ -283,9 +283,9 @@ void packet_faults_forget(struct qp *qp);
 
 struct udp_path;
 
-/* Keeps a copy of a packet until its time, or until fate->later packets of the QP have left. Without room the packet is
- * lost. By the path to the network, or if that is NULL by the lane, or if that is NULL to all processes of this host. QP
- * lock held. */
+/* Keeps a copy of a packet until its time, or until fate->later packets of the QP have left. Without room the packet
+ * is lost. By the path to the network, or if that is NULL by the lane, or if that is NULL to all processes of this
+ * host. QP lock held. */
 void held_packets_add(struct qp *qp, struct lane *lane, const struct udp_path *path,
                       const struct packet *packet, const struct iovec *gather, unsigned gather_count,
                       const struct packet_fate *fate);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Plain SENDs (docs/design/plain-requests.md): small ones to a peer of this host, at the head of what is posted. They go
- * one straight way from the work request to the record in the ring: the rules are those of object/qp/post.c,
- * transport/sender.c and route.c with the constants of such a request put in. A request that is not plain ends this, and
- * goes through those files, with all that is behind it. The WQE is written as those would: the packet may have to be sent
- * again, and the acknowledgement completes the request as any other. */
+/* Plain SENDs (docs/design/plain-requests.md): small ones to a peer of this host, at the head of what is posted. They
+ * go one straight way from the work request to the record in the ring: the rules are those of object/qp/post.c,
+ * transport/sender.c and route.c with the constants of such a request put in. A request that is not plain ends this,
+ * and goes through those files, with all that is behind it. The WQE is written as those would: the packet may have to
+ * be sent again, and the acknowledgement completes the request as any other. */
 #include "base/pkey.h"
 #include "engine/core/plain.h"
 #include "engine/direct/direct.h"
@@ -52,8 +52,8 @@ static inline bool is_plain_wqe(const struct qp *qp, const struct send_wqe *wqe)
            (!(wqe->flags & WQE_FENCE) || !qp->record->sender.rd_atomic_wqes);
 }
 
-/* alone, here and below: the only request that is posted. A constant, so that gcc makes two ways of it, and keeps the packet of
- * that request in registers.
+/* alone, here and below: the only request that is posted. A constant, so that gcc makes two ways of it, and keeps the
+ * packet of that request in registers.
  *
  * False: the link is down. */
 static always_inline bool run_begin(struct run *run, struct qp *qp, uint32_t posted, bool alone)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Ports that an injected fault takes down, as where a cable is pulled: nothing leaves the device, and nothing arrives at it,
- * on any path. Connected QPs lose their peer for that time (PEER_CUT_OFF), so that the data path asks nothing more: what
- * they send is lost, what comes for them is refused, and no peer executes requests in their memory. The local ACK timer and
- * the retries do the rest (verbs.md §3.12). */
+/* Ports that an injected fault takes down, as where a cable is pulled: nothing leaves the device, and nothing arrives
+ * at it, on any path. Connected QPs lose their peer for that time (PEER_CUT_OFF), so that the data path asks nothing
+ * more: what they send is lost, what comes for them is refused, and no peer executes requests in their memory. The
+ * local ACK timer and the retries do the rest (verbs.md §3.12). */
 #include "base/rundown.h"
 #include "base/sys.h"
 #include "engine/core/core.h"

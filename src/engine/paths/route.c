@@ -57,8 +57,8 @@ struct notify_cq route_notify_cq(const struct cq *cq)
                                                      : (struct notify_cq){.channel = NOTIFY_CHANNELS};
 }
 
-/* A peer that sends to the QP, or acknowledges, may ring the completion channels of its CQs (local/notify.c). QP lock held, in
- * a rundown section. */
+/* A peer that sends to the QP, or acknowledges, may ring the completion channels of its CQs (local/notify.c). QP lock
+ * held, in a rundown section. */
 static void offer_channels(const struct qp *qp, struct lane *lane)
 {
     struct notify_cq receives = route_notify_cq(qp->recv_cq), sends = route_notify_cq(qp->send_cq);
@@ -79,8 +79,8 @@ static uint32_t plain_limit(const struct link_properties *link, uint32_t type)
     return link->fetched_from ? min_of(limit, link->fetched_from - 1) : limit;
 }
 
-/* A request may carry an acknowledgement only in the ring of the READ responses: in another ring the acknowledgement could
- * overtake them. Where packets get lost, requests and responses are packets of their own. */
+/* A request may carry an acknowledgement only in the ring of the READ responses: in another ring the acknowledgement
+ * could overtake them. Where packets get lost, requests and responses are packets of their own. */
 static void set_piggyback(struct qp *qp)
 {
     qp->transport.link.piggyback_acks =
@@ -90,8 +90,8 @@ static void set_piggyback(struct qp *qp)
 /* Sets the lane for requests, and what the transport may do on it. QP lock held. */
 void route_set_lane(struct qp *qp, struct lane *lane)
 {
-    /* An XRC request may be executed by a process that has no link to this one (engine/xrc/relay.c), and a captured QP sends
-     * its bytes. */
+    /* An XRC request may be executed by a process that has no link to this one (engine/xrc/relay.c), and a captured
+     * QP sends its bytes. */
     bool exposes = qp->record->type != IBV_QPT_XRC_SEND && !qp->by_packets;
 
     route_of(qp)->lane = lane;

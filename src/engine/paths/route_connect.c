@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* How a QP finds the link to its peer when it is connected, and how it leaves it: RESET, destroy, a port that goes down, a
- * peer process that ends. */
+/* How a QP finds the link to its peer when it is connected, and how it leaves it: RESET, destroy, a port that goes
+ * down, a peer process that ends. */
 #include "base/rundown.h"
 #include "engine/cm/agent_events.h"
 #include "engine/cm/gsi.h"
@@ -14,8 +14,8 @@
 #include "object/xrc/delegate.h"
 #include "udp/udp.h"
 
-/* Writes into the notification page at which CQs messages for this QP and acknowledgements complete, so that their writer
- * can ring the channel. Only where each message makes exactly one completion, on that CQ. */
+/* Writes into the notification page at which CQs messages for this QP and acknowledgements complete, so that their
+ * writer can ring the channel. Only where each message makes exactly one completion, on that CQ. */
 static void show_cqs(const struct qp *qp)
 {
     struct notify_cq receives = route_notify_cq(qp->recv_cq), sends = route_notify_cq(qp->send_cq);

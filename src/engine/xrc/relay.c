@@ -3,9 +3,9 @@
  * object/xrc/delegate.h).
  *
  * The number of an SRQ is a QP number of its process, so the owner of the number's block gets the request, with
- * PACKET_RELAYED and with the numbers of the SRQ and of the QP. The QP's attributes (struct delegate_terms) go before the
- * first request, and again whenever another process has executed requests since. All packets of a QP take one lane,
- * which keeps their order. */
+ * PACKET_RELAYED and with the numbers of the SRQ and of the QP. The QP's attributes (struct delegate_terms) go before
+ * the first request, and again whenever another process has executed requests since. All packets of a QP take one
+ * lane, which keeps their order. */
 #include "engine/xrc/relay.h"
 
 #include <errno.h>

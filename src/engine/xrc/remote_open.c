@@ -29,7 +29,8 @@
 
 /* How long a client waits for a reply: the owner may be a stopped process. */
 #define REPLY_LIMIT (30 * NS_PER_S)
-/* Messages that wait: with processes of our own user, and with those of all others together. Further ones are dropped: a peer may send requests and read no replies. */
+/* Messages that wait: with processes of our own user, and with those of all others together. Further ones are
+ * dropped: a peer may send requests and read no replies. */
 #define WAITING_MAX 16384u
 
 /* A message that waits: in lane_state.remote_opens to be sent, or in `work` to be served. */

@@ -26,8 +26,8 @@ struct channel {
     struct list ids;    /* linked by struct id.node */
     struct list events; /* linked by struct event.node */
     uint32_t unread;    /* length of that list */
-    /* In the descriptor, or read by a thread that has not got events_lock yet: it looks for an event, and leaves a token if
-     * there are more. */
+    /* In the descriptor, or read by a thread that has not got events_lock yet: it looks for an event, and leaves a
+     * token if there are more. */
     uint32_t tokens;
 };
 
@@ -70,8 +70,8 @@ static bool take_token_back(const struct channel *channel)
     return sys_read_now(channel->public.fd, &token, sizeof(token)) > 0;
 }
 
-/* Makes the descriptor readable if there are events, and not otherwise. After each change of either. A burst of events costs
- * one token, not a system call for each. */
+/* Makes the descriptor readable if there are events, and not otherwise. After each change of either. A burst of
+ * events costs one token, not a system call for each. */
 static void settle_tokens(struct channel *channel)
 {
     uint32_t wanted = min_of(channel->unread, 1u);

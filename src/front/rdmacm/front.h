@@ -32,8 +32,8 @@
 #define BACKLOG_MAX       1024 /* the kernel's default for /proc/sys/net/rdma_ucm/max_backlog */
 #define ADDRESS_BYTES_MAX sizeof(struct sockaddr_storage)
 
-/* start.c: the call fails. If a rule of this library has noted why, that is recorded and told; a verb that it called has
- * done so itself. */
+/* start.c: the call fails. If a rule of this library has noted why, that is recorded and told; a verb that it called
+ * has done so itself. */
 void refused(const char *call, int error);
 
 /* For functions that return 0, or -1 with errno. */
@@ -198,7 +198,8 @@ struct id {
     /* rdma_resolve_addrinfo(): result that the program has not fetched yet. */
     _Atomic(struct rdma_addrinfo *) resolved;
     struct list multicasts;
-    /* For an event from the peer that finds no memory, made with the id; NULL: it is used. The CM agent's lock guards it. */
+    /* For an event from the peer that finds no memory, made with the id; NULL: it is used. The CM agent's lock guards
+     * it. */
     struct event *reserve;
     /* In its channel's ids (events_lock), once the program has the id; later in struct rest. */
     struct list node;

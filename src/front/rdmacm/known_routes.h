@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What the kernel's routing said of destinations. It is asked by a socket that is made for it, four system calls; a server
- * that takes a thousand connections is resolved a thousand times. An answer is taken again for a second, unless the kernel
- * has told of a change of interfaces, addresses, routes or rules meanwhile. So what it tells nobody of (routing by the
- * user, a program of the control group, another network namespace) is followed within a second. */
+/* What the kernel's routing said of destinations. It is asked by a socket that is made for it, four system calls; a
+ * server that takes a thousand connections is resolved a thousand times. An answer is taken again for a second,
+ * unless the kernel has told of a change of interfaces, addresses, routes or rules meanwhile. So what it tells nobody
+ * of (routing by the user, a program of the control group, another network namespace) is followed within a second. */
 #ifndef FRONT_RDMACM_KNOWN_ROUTES_H
 #define FRONT_RDMACM_KNOWN_ROUTES_H
 

@@ -269,8 +269,8 @@ static int error_of(enum ibv_wc_status status)
     return -ECONNRESET;
 }
 
-/* Flushed receives and control messages: the CM has reported that the peer is gone, which ends the stream. Flushed data: the
- * peer has not received it. */
+/* Flushed receives and control messages: the CM has reported that the peer is gone, which ends the stream. Flushed
+ * data: the peer has not received it. */
 static void take_failed(struct rsocket *rsocket, const struct ibv_wc *completion)
 {
     if (completion->wr_id != STREAM_WR_RECEIVE)

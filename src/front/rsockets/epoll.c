@@ -345,7 +345,8 @@ static int report(struct wait *wait, struct epoll_event *events, int most)
     return first + report_others(wait, events + first, most - first);
 }
 
-/* Waits once, with sets_lock held before and after. -errno, or how many are reported, which may be 0 before the deadline. */
+/* Waits once, with sets_lock held before and after. -errno, or how many are reported, which may be 0 before the
+ * deadline. */
 static int wait_once(struct wait *wait, struct epoll_event *events, int most, int timeout)
 {
     struct set *set = wait->set;

@@ -19,7 +19,8 @@
 #undef ibv_reg_mr
 #undef ibv_reg_mr_iova
 
-/* refused.c: takes down that a call fails, and tells it. call: __func__, from which the verb's name follows. No lock held. */
+/* refused.c: takes down that a call fails, and tells it. call: __func__, from which the verb's name follows. No lock
+ * held. */
 void front_refused(const char *call, int error);
 
 /* For verbs that return 0 or a positive errno, and also set errno. */

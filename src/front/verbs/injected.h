@@ -22,7 +22,8 @@ struct qp;
 struct srq;
 void injected_event(const struct inject_rule *rule, struct context *context, struct qp *qp, struct srq *srq);
 
-/* The positive errno of a call that asks for more than a lowered limit, or 0. Worth asking if inject_has(INJECT_LIMIT). */
+/* The positive errno of a call that asks for more than a lowered limit, or 0. Worth asking if
+ * inject_has(INJECT_LIMIT). */
 int injected_limit(enum inject_limit limit, const struct ibv_context *context, uint64_t value);
 /* The same of all limits of a QP. */
 int injected_qp_limits(const struct ibv_context *context, const struct ibv_qp_cap *cap, bool has_srq);

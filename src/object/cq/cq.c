@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Completion queues: creating and destroying, notification, and the producers' side (verbs.md §5). The consumers' side is
- * cq_poll.c, the ring's memory cq_ring.c. */
+/* Completion queues: creating and destroying, notification, and the producers' side (verbs.md §5). The consumers'
+ * side is cq_poll.c, the ring's memory cq_ring.c. */
 #include "object/cq/cq.h"
 
 #include <errno.h>

@@ -42,9 +42,9 @@ static void close_record(_Atomic uint32_t *generation)
     atomic_thread_fence(memory_order_release);
 }
 
-/* Of a region: kernel copies may go on outside of [moving_from, moving_to); moving_to 0: nowhere. Release, of the range:
- * whoever sees it sees that the record was opened since it had the one before; of the generation: who sees it has the range.
- * Partner: read_moving() in engine/direct/direct.c. */
+/* Of a region: kernel copies may go on outside of [moving_from, moving_to); moving_to 0: nowhere. Release, of the
+ * range: whoever sees it sees that the record was opened since it had the one before; of the generation: who sees it
+ * has the range. Partner: read_moving() in engine/direct/direct.c. */
 static void close_region(struct mapped_record *record, uint64_t moving_from, uint64_t moving_to)
 {
     uint32_t generation = atomic_load_explicit(&record->generation, memory_order_relaxed);

@@ -25,8 +25,8 @@ enum mapping_when {
 /* Enables mapping in this process. */
 void mapping_enable(enum mapping_when wanted);
 extern bool mapping_is_enabled;
-/* Lets peers execute requests in memory of this process: in mapped memory, or, unless SOFTHCA_LOCAL asks for mapping, by
- * the kernel's copy. After mapping_enable(). */
+/* Lets peers execute requests in memory of this process: in mapped memory, or, unless SOFTHCA_LOCAL asks for mapping,
+ * by the kernel's copy. After mapping_enable(). */
 void mapping_allow_peers(void);
 extern bool peers_execute;
 
@@ -52,9 +52,9 @@ void mapping_begin(struct mapping *mapping, uint64_t address, uint64_t length, u
 void mapping_set(struct mr *mr, const struct mapping *mapping);
 /* Publishes the region's mapped record, which is valid until mapping_end(). */
 void mapping_publish(struct mr *mr);
-/* Withdraws the record, if there is one. The key must be withdrawn or changed before, and rundown sections that may have found it
- * must be over (rundown_wait()). When the call returns, no peer accesses the memory by the region's key, and the
- * pages are private unless another region needs them. */
+/* Withdraws the record, if there is one. The key must be withdrawn or changed before, and rundown sections that may
+ * have found it must be over (rundown_wait()). When the call returns, no peer accesses the memory by the region's
+ * key, and the pages are private unless another region needs them. */
 void mapping_end(struct mr *mr);
 /* Is the mapped record of that key valid? */
 bool mapping_is_open(uint32_t slot);
@@ -68,8 +68,8 @@ static inline uint64_t mapping_step_start(uint64_t address, uint32_t step)
 {
     return (address & ~(MAPPING_STEP - 1)) + step * MAPPING_STEP;
 }
-/* A peer accesses that step of the region with the key in this slot often. True: mapping_grow() has to be called. No lock
- * held, outside of rundown sections. */
+/* A peer accesses that step of the region with the key in this slot often. True: mapping_grow() has to be called. No
+ * lock held, outside of rundown sections. */
 bool mapping_want(uint32_t slot, uint32_t step);
 /* Switches one step in the background, in less than a millisecond. True: call it again. Helper thread, no lock held,
  * outside of rundown sections. */
@@ -82,8 +82,8 @@ static inline bool mapping_is_growing(void)
 {
     return unlikely(atomic_load_explicit(&mapping_growing, memory_order_relaxed) != 0);
 }
-/* A QP is connected to one of this host: with MAPPING_IN_CALLS, switches what is registered so far and peers may access,
- * because a program that serves one-sided requests may make no further call. As mapping_grow_in_call(). */
+/* A QP is connected to one of this host: with MAPPING_IN_CALLS, switches what is registered so far and peers may
+ * access, because a program that serves one-sided requests may make no further call. As mapping_grow_in_call(). */
 void mapping_connected(void);
 
 /* Updates the QP's direct record, which tells peers what they may execute. QP lock held. */

@@ -3,9 +3,9 @@
  * (docs/mapped.md).
  *
  * The window of a region is the part that was switched so far, contiguous, because a record describes one part. It
- * grows by steps towards what peers have asked for. Peers have the kernel copy meanwhile. A step is switched in portions, and
- * while one is, the records of all regions on its pages are closed, and say which pages are moving, because a copy into
- * those would be lost. A requester that needs them waits for a moment (direct_copy()). */
+ * grows by steps towards what peers have asked for. Peers have the kernel copy meanwhile. A step is switched in
+ * portions, and while one is, the records of all regions on its pages are closed, and say which pages are moving,
+ * because a copy into those would be lost. A requester that needs them waits for a moment (direct_copy()). */
 #include "mapped/mapped.h"
 #include "object/device/device.h"
 #include "object/memory/mapping_internal.h"

@@ -16,8 +16,8 @@ extern struct lock mapping_lock;
 extern struct list mapping_regions; /* mr.mapping_node */
 extern enum mapping_when mapping_when;
 
-/* Nothing is mapped at registration, but later what peers access often (mapping_want()). So memory that no peer accesses
- * is never switched. No lock needed. */
+/* Nothing is mapped at registration, but later what peers access often (mapping_want()). So memory that no peer
+ * accesses is never switched. No lock needed. */
 static inline bool mapping_on_demand(void)
 {
     return mapping_when != MAPPING_AT_REGISTRATION;
@@ -31,8 +31,8 @@ static inline unsigned mapping_peers_access(unsigned access)
     return MAPPED_PEERS_READ | (access & REMOTE_WRITES ? MAPPED_PEERS_WRITE : 0);
 }
 
-/* The region with the key in that slot, of mapping_regions; NULL: none, or it is being deregistered. Its mapping does not
- * end while mapping_lock is held. */
+/* The region with the key in that slot, of mapping_regions; NULL: none, or it is being deregistered. Its mapping does
+ * not end while mapping_lock is held. */
 struct mr *mapping_region_in(uint32_t slot);
 /* The largest part of the region in our own arenas. */
 struct mapped_piece mapping_largest_piece(const struct mapped_region *region);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Completions that a user makes come late (completion=delayed): the request or receive is executed at once, and its
- * completion is held here, with those behind it in the same queue, so that they stay in order. While a queue of the QP has
- * one, QP_LATE is set in qp.counted, and no request goes the straight way. The QP's lock is held. */
+ * completion is held here, with those behind it in the same queue, so that they stay in order. While a queue of the
+ * QP has one, QP_LATE is set in qp.counted, and no request goes the straight way. The QP's lock is held. */
 #ifndef OBJECT_QP_LATE_H
 #define OBJECT_QP_LATE_H
 
@@ -16,10 +16,11 @@ struct qp;
 
 enum late_queue { LATE_SENDS, LATE_RECEIVES, LATE_QUEUES };
 
-/* The completion of the work request with this counter, which is posted now, comes `delay` later. Without memory it comes as
- * any other. */
+/* The completion of the work request with this counter, which is posted now, comes `delay` later. Without memory it
+ * comes as any other. */
 void late_mark(struct qp *qp, enum late_queue queue, uint32_t counter, ns_t delay);
-/* The completion of the work request with this counter: true: it is held, and pushed later. Called if QP_LATE is set. */
+/* The completion of the work request with this counter: true: it is held, and pushed later. Called if QP_LATE is
+ * set. */
 bool late_hold(struct qp *qp, enum late_queue queue, uint32_t counter, struct cq *cq, const struct cqe *cqe,
                bool solicited);
 /* The QP is reset, or ends: nothing of it is held any more. */

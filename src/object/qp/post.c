@@ -133,9 +133,9 @@ static cold_path int refuse_alignment(const char *argument, uint64_t address)
     return refuse(-EINVAL, REFUSAL_UNALIGNED, argument, (int64_t)address, sizeof(uint64_t), 0);
 }
 
-/* Slots of requests that have ended are not free before a signaled completion behind them is polled. If none is signaled,
- * they never are; in all other cases a program that tries again succeeds at some time. From the newest on, because a
- * program that signals some signals the last. The QP's lock is held. */
+/* Slots of requests that have ended are not free before a signaled completion behind them is polled. If none is
+ * signaled, they never are; in all other cases a program that tries again succeeds at some time. From the newest on,
+ * because a program that signals some signals the last. The QP's lock is held. */
 cold_path int post_refuse_full(const struct qp *qp, uint32_t posted)
 {
     const struct sender *sender = &qp->record->sender;
@@ -270,8 +270,8 @@ posted:
     return refused_of(error, OBJECT_QP, qp->ibv.qp_num);
 }
 
-/* Takes the locks that post_end() releases, also if it fails. post_lock: a batch of extended posting uses the slots behind
- * `posted`. */
+/* Takes the locks that post_end() releases, also if it fails. post_lock: a batch of extended posting uses the slots
+ * behind `posted`. */
 static int post_begin(struct qp *qp, uint32_t *ret_posted)
 {
     int error;
@@ -395,8 +395,8 @@ static __attribute__((noinline)) int post_receives(struct qp *qp, struct ibv_rec
     return refused_of(error, OBJECT_QP, qp->ibv.qp_num);
 }
 
-/* What most posts are: one receive with one SGE, for a queue that has room, of a QP in INIT to SQE, where nothing is flushed. A
- * QP that takes no receives, or that has an SRQ, has a queue of depth 0. */
+/* What most posts are: one receive with one SGE, for a queue that has room, of a QP in INIT to SQE, where nothing is
+ * flushed. A QP that takes no receives, or that has an SRQ, has a queue of depth 0. */
 static inline bool post_plain_receive(struct qp *qp, const struct ibv_recv_wr *wr)
 {
     struct receive_queue *queue = &qp->record->receive;

@@ -45,13 +45,13 @@ struct qp {
         struct ibv_qp_ex ex;
         union newest_qp newest; /* programs may be built with a newer verbs.h */
     };
-    /* What a plain request needs (docs/design/many-qps.md) lies in this cache line, the first one of `transport` behind it,
-     * and the first two of the engine's private state. */
+    /* What a plain request needs (docs/design/many-qps.md) lies in this cache line, the first one of `transport`
+     * behind it, and the first two of the engine's private state. */
     /* Guards record, queues, the engine's private state, and all fields that name no other lock. */
     struct lock lock cache_aligned;
     uint32_t slot;
-    /* Hints for the prefetch that posting begins with before it takes locks: the address in mapped memory of the last WRITE
-     * or atomic, which may be unmapped by now, and where the next WQE will be; or NULL. */
+    /* Hints for the prefetch that posting begins with before it takes locks: the address in mapped memory of the last
+     * WRITE or atomic, which may be unmapped by now, and where the next WQE will be; or NULL. */
     _Atomic(const char *) prefetch_at, prefetch_wqe;
     struct qp_record *record; /* in the published segment */
     struct context *context;
@@ -110,12 +110,12 @@ struct qp {
     uint32_t stamp, noted_begun;
     uint8_t noted_waiting;
     /* traffic.c: posting the request before time_from begins the next measurement; the counter among the program's
-     * requests of the one that is measured, which was posted at timed_ns (0: none is); how many requests are not measured
-     * after it. */
+     * requests of the one that is measured, which was posted at timed_ns (0: none is); how many requests are not
+     * measured after it. */
     uint32_t timed, time_gap;
     ns_t timed_ns;
-    /* enum qp_by_packets: why each request comes and goes as packets, so that nobody executes or fetches anything in the
-     * other's memory (engine/paths/by_packets.c). 0: it need not. */
+    /* enum qp_by_packets: why each request comes and goes as packets, so that nobody executes or fetches anything in
+     * the other's memory (engine/paths/by_packets.c). 0: it need not. */
     uint8_t by_packets;
     bool settle_due;      /* peers may still act by the previous direct record (mapping_settle_qp()) */
     struct list exposing; /* in the list of QPs with exposed buffers; under the lock in exposed.c */
@@ -220,9 +220,10 @@ struct qp_ports {
     /* Releases the QP's lock after work was posted or the QP was changed. Inside the caller's rundown section it
      * then rings pending doorbells, and schedules the sender again (more: it stopped at its bound). */
     void (*unlock)(struct qp *qp, bool more);
-    /* Executes and completes, or sends, requests at the head of the list as long as they are plain (engine/direct/plain.c,
-     * paths/plain_send.c): what the program sees is what qp_run_sender() would have done. Returns the first that is left;
-     * NULL: none is, and the QP's lock is released. Called if qp_may_be_plain(). Inside a rundown section. */
+    /* Executes and completes, or sends, requests at the head of the list as long as they are plain
+     * (engine/direct/plain.c, paths/plain_send.c): what the program sees is what qp_run_sender() would have done.
+     * Returns the first that is left; NULL: none is, and the QP's lock is released. Called if qp_may_be_plain().
+     * Inside a rundown section. */
     struct ibv_send_wr *(*post_plain)(struct qp *qp, struct ibv_send_wr *wr);
     /* The same for WQEs that are built and not posted, up to counter `end`; `posted` moves behind what was executed or
      * sent. True: none is left. */

@@ -79,8 +79,8 @@ void exposed_forget(struct qp *qp);
 void exposed_after_fork_in_child(void);
 void multicast_forget_attachments(void);
 
-/* A QP that was not used lately is in no near cache. Posting asks at once for all lines that a plain request needs, before
- * it takes the first lock, behind which nothing is fetched ahead. */
+/* A QP that was not used lately is in no near cache. Posting asks at once for all lines that a plain request needs,
+ * before it takes the first lock, behind which nothing is fetched ahead. */
 static inline void qp_prefetch_plain(const struct qp *qp)
 {
     const char *private = qp_private(qp);

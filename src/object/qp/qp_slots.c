@@ -47,9 +47,9 @@ static void raise_slots_used(uint32_t used)
     }
 }
 
-/* Memory for a structure, aligned so that what belongs together lies in one cache line; NULL: there is none. A process with
- * many QPs has its structures in huge pages, where the kernel has any: one translation (TLB entry) then serves a thousand QPs
- * and not two. idle_lock held. */
+/* Memory for a structure, aligned so that what belongs together lies in one cache line; NULL: there is none. A
+ * process with many QPs has its structures in huge pages, where the kernel has any: one translation (TLB entry) then
+ * serves a thousand QPs and not two. idle_lock held. */
 static void *carve(size_t size)
 {
     char *at;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The rare part of counting: failures, and latencies. To read the clock twice for each request would take a tenth of the
- * rate of small ones. So one request at a time is measured on a QP, and what a process measures is limited to about one
- * in MEASURE_NS: where requests come more slowly than that, nearly every one is measured. */
+/* The rare part of counting: failures, and latencies. To read the clock twice for each request would take a tenth of
+ * the rate of small ones. So one request at a time is measured on a QP, and what a process measures is limited to
+ * about one in MEASURE_NS: where requests come more slowly than that, nearly every one is measured. */
 #include "object/qp/traffic.h"
 
 #include "base/sys.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Counting failures and latencies of a QP, in its published record (published/counters.h). What it sends and receives is
- * counted by transport. The QP's lock is held. */
+/* Counting failures and latencies of a QP, in its published record (published/counters.h). What it sends and receives
+ * is counted by transport. The QP's lock is held. */
 #ifndef OBJECT_QP_TRAFFIC_H
 #define OBJECT_QP_TRAFFIC_H
 

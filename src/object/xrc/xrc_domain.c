@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* XRC domains (verbs.md §1.4). A domain that is opened with a file is the same for all processes of this host that
  * open the file; device and inode identify it. A process that has the domain open binds an abstract unix socket
- * NAME_PREFIX DEVICE-INODE/RANDOM, which is never read: the kernel lists the sockets with their users, and removes those
- * of a process that dies. A process that opens the domain binds DEVICE-INODE/turnRANDOM before it looks at the list, and
- * goes on when it sees no other such name: so only one of several processes with O_EXCL succeeds. Any process can bind
- * such names; those of users who may not open the file are overlooked. */
+ * NAME_PREFIX DEVICE-INODE/RANDOM, which is never read: the kernel lists the sockets with their users, and removes
+ * those of a process that dies. A process that opens the domain binds DEVICE-INODE/turnRANDOM before it looks at the
+ * list, and goes on when it sees no other such name: so only one of several processes with O_EXCL succeeds. Any
+ * process can bind such names; those of users who may not open the file are overlooked. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -133,7 +133,8 @@ struct view {
     bool turn_taken, is_before; /* another process looks as well, and has the smaller number */
 };
 
-/* The kernel tells the user of a socket and not his groups. Who is not told, or may be in the file's group, is believed. */
+/* The kernel tells the user of a socket and not his groups. Who is not told, or may be in the file's group, is
+ * believed. */
 static bool may_have_it_open(const struct xrc_domain *domain, uid_t uid)
 {
     return uid == UNIX_NAME_UID_UNKNOWN || (domain->mode & (S_IRGRP | S_IWGRP)) || mode_admits(domain, uid);
