@@ -4,6 +4,7 @@
 # The tree in a fresh root of another distribution, and its programs, unmodified, as ordinary users. Parts, all of them
 # by default:
 #   gcc, clang   builds without a warning; the tree of the other parts is gcc's
+#   lto          builds with link-time optimisation, as some distributions build all packages, and exports the same
 #   demo         make demo
 #   quick        the tests of make quick
 #   programs     ibverbs-utils, perftest, rdmacm-utils, rsockets, qperf, fio, UCX, libfabric, Open MPI, MPICH
@@ -119,6 +120,24 @@ if wanted gcc; then
 fi
 if wanted clang; then
     step 'builds with clang without warnings' built build-clang clang || true
+fi
+exports()
+{
+    nm -D --defined-only "$tree/$1" | sed 's/^[0-9a-f]* //' | sort
+}
+# The libraries and tools: --wrap, of some tests, has no effect on what is optimised like that.
+built_with_lto()
+{
+    local library
+    [ -e "$tree/build-lto/build.ninja" ] ||
+        inside --net meson setup build-lto -Dwerror=true -Db_lto=true -Dtests=false -Dbench=false || return
+    inside --net ninja -k 0 -C build-lto || return
+    for library in libibverbs librdmacm; do
+        cmp <(exports "build/lib/$library.so.1") <(exports "build-lto/lib/$library.so.1") || return
+    done
+}
+if wanted lto; then
+    step 'builds with link-time optimisation' built_with_lto || true
 fi
 [ -x "$tree/build/softhca" ] || { echo "$name: build/softhca is not there"; exit 1; }
 
