@@ -457,7 +457,7 @@ static double exchange(bool first)
             await(&end.send_cq);
         }
     }
-    return (double)(now_ns() - began) / EXCHANGES / 2;
+    return (double)(now_ns() - began) / (double)EXCHANGES / 2;
 }
 
 static double send_lists(void)
@@ -528,7 +528,7 @@ static double access_peer(uint32_t opcode)
     for (unsigned i = 0; i < ACCESSES; i++)
         if (!access_one(opcode))
             exit(1);
-    took = (double)(now_ns() - began) / ACCESSES;
+    took = (double)(now_ns() - began) / (double)ACCESSES;
     memcpy(&value, buffers[1], sizeof(value));
     if (value != added - (opcode == OP_FETCH_ADD))
         exit(1);
