@@ -338,7 +338,7 @@ static inline int find_record(struct ring_reader *reader, char **ret_record, uin
         /* Partner: the release in publish_record(). */
         const uint64_t word =
             atomic_load_explicit(&((struct record_header *)record)->word, memory_order_acquire);
-        const uint32_t granules = (uint32_t)(word >> 32) & 0xffff;
+        const uint32_t granules = record_granules(word);
 
         if (word == 0)
             return 0;
@@ -353,7 +353,6 @@ static inline int find_record(struct ring_reader *reader, char **ret_record, uin
         /* A valid skip record ends at the end of the ring, and does not skip the whole ring. So the loop ends. */
         if (granules != (RING_SIZE - offset) / GRANULE || offset == 0 || word >> 56)
             return -EPROTO;
-        /* Not by `granules`, which are as many: gcc 14.2 for aarch64 drops the mask of its 16 bits here. */
         reader->position += RING_SIZE - offset;
     }
 }
@@ -395,7 +394,7 @@ int ring_read(struct ring_reader *reader, struct packet *packet, struct packet_r
 
     if (found <= 0)
         return found;
-    granules = (uint32_t)(header.word >> 32) & 0xffff;
+    granules = record_granules(header.word);
     opcode = (uint8_t)(header.word >> 48);
     flags = (uint8_t)(header.word >> 56);
     memcpy((char *)&header + sizeof(header.word), record + sizeof(header.word),

@@ -210,7 +210,7 @@ static always_inline bool ring_peek(const struct ring_reader *reader, struct lan
     /* Acquire; partner: the release in ring_put_alone(), ring_publish_held() and ring_write(). */
     const uint64_t word = atomic_load_explicit(&record->word, memory_order_acquire);
     const uint8_t opcode = (uint8_t)(word >> 48), flags = (uint8_t)(word >> 56);
-    const uint32_t granules = (uint32_t)(word >> 32) & 0xffff;
+    const uint32_t granules = record_granules(word);
     uint32_t dest_qpn, src_qpn, length;
 
     if ((uint32_t)word != record_stamp(reader->position) || !is_small(opcode, flags))
