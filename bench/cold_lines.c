@@ -5,7 +5,7 @@
  * known decides: each waits for the line before it. "waits=3" is what a verb has to do: the program's handle, the
  * structure that it names, the record that this names; "waits=1" has all addresses from the beginning, which no
  * interface of handles can. Two locked instructions, as a post has at least. Each touch begins when the one before it
- * has ended: between those of two posts there are some 700 instructions and six locked ones, which no processor looks
+ * has ended: between those of two posts there are some 700 instructions and four locked ones, which no processor looks
  * behind; "alongside" is what they cost where it can, as these few instructions are all that there is. Prints ns for
  * each, over two objects and over all, least of nine turns, in processor time.
  *

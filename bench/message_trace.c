@@ -6,8 +6,9 @@
  * FILE for message_trace.py. x86-64 only.
  *
  * usage: message_trace FILE send|write|read|faa|poll [inline] [chain] [extended] [receiver] [turns] [size=BYTES]
- * [qps=N] turns: each completion is polled before the next request, and the receiver answers each SEND by one; poll:
- * polls that find nothing. */
+ *        [qps=N]
+ * turns: each completion is polled before the next request, and the receiver answers each SEND by one; poll: polls
+ * that find nothing. */
 #include "common.h"
 #include "endpoint.h"
 

@@ -9,7 +9,8 @@ mapfile -t files < <(git ls-files '*.c' '*.h' 2>/dev/null | grep -v '^build' ||
 status=0
 clang-format --dry-run -Werror "${files[@]}" || status=1
 # clang-format leaves comments as they are.
-if LC_ALL=C.UTF-8 grep -nE '^.{121,}' $(git ls-files 'src/*.[ch]' 'tools/*.[ch]' 'include/*.h'); then
+mapfile -t library < <(printf '%s\n' "${files[@]}" | grep -E '^(src|tools|include)/')
+if LC_ALL=C.UTF-8 grep -nE '^.{121,}' "${library[@]}"; then
     echo "these lines are longer than 120 columns"
     status=1
 fi

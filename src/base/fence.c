@@ -15,7 +15,7 @@ void fence_ask(void)
 
 bool fence_heavy(void)
 {
-    /* Before the mode is read: who is asked for light fences after that sees what the caller has written. */
+    /* Before the mode is read: a thread that finds light fences allowed later sees what the caller has written. */
     atomic_thread_fence(memory_order_seq_cst);
     if (atomic_load_explicit(&fence_is_full, memory_order_relaxed) ||
         sys_membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0)

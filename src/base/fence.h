@@ -12,7 +12,7 @@
 
 #include "base/types.h"
 
-extern _Atomic uint32_t fence_is_full;
+extern _Atomic uint32_t fence_is_full; /* 1: both are full fences */
 
 static inline void fence_light(void)
 {

@@ -7,14 +7,15 @@
 #include "base/sys.h"
 
 #define SPINS_BEFORE_SLEEP 200
-#define UNSURE             (10 * NS_PER_MS)
+/* How often a thread looks whose fence_heavy() may not have reached all others. */
+#define UNSURE (10 * NS_PER_MS)
 
 /* On the stack of the thread that sleeps. */
 struct lock_sleeper {
     struct lock_sleeper *next;
     const struct lock *lock;
     _Atomic uint32_t
-        woken; /* who sets it has taken this out of its list, and does not access it afterwards */
+        woken; /* who sets it has taken this out of the list, and does not access it afterwards */
 };
 
 struct lock_sleepers lock_sleepers[LOCK_SLEEPERS];
@@ -91,19 +92,13 @@ static void note_seen(struct lock_sleepers *list, const struct lock_sleeper *sel
 
 /* --- the lock ---------------------------------------------------------------------------------------- */
 
-static void sleep_once(struct lock_sleeper *self, ns_t at_most)
-{
-    if (!atomic_load_explicit(&self->woken, memory_order_acquire))
-        sys_futex((uint32_t *)&self->woken, FUTEX_WAIT_PRIVATE, 0, at_most);
-}
-
 /* Who has taken it out of the list is about to access this thread's stack. */
 static void leave(struct lock_sleepers *list, struct lock_sleeper *self)
 {
     if (atomic_load_explicit(&self->woken, memory_order_acquire) || take(list, self->lock, self))
         return;
     while (!atomic_load_explicit(&self->woken, memory_order_acquire))
-        sleep_once(self, NS_NEVER);
+        sys_futex((uint32_t *)&self->woken, FUTEX_WAIT_PRIVATE, 0, NS_NEVER);
 }
 
 void cold_path lock_acquire_slow(struct lock *lock)
@@ -132,7 +127,7 @@ void cold_path lock_acquire_slow(struct lock *lock)
         }
         taken = lock_try(lock);
         if (!taken) {
-            sleep_once(&self, at_most);
+            sys_futex((uint32_t *)&self.woken, FUTEX_WAIT_PRIVATE, 0, at_most);
             taken = lock_try(lock);
         }
         leave(list, &self);

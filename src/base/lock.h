@@ -84,17 +84,6 @@ static inline void lock_release(struct lock *lock)
         lock_wake_one(lock);
 }
 
-/* As lock_release(), and a full fence behind it. */
-static inline void lock_release_and_fence(struct lock *lock)
-{
-    const struct lock_sleepers *sleepers = lock_sleepers_of(lock);
-
-    atomic_store_explicit(&lock->held, 0, memory_order_release);
-    atomic_thread_fence(memory_order_seq_cst);
-    if (unlikely(lock_is_awaited(sleepers)))
-        lock_wake_one(lock);
-}
-
 static inline bool lock_held(const struct lock *lock)
 {
     return atomic_load_explicit(&lock->held, memory_order_relaxed) != 0;

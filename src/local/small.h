@@ -161,7 +161,8 @@ static inline bool lane_unlock(struct lane *lane)
     const char *next = (const char *)ring_at(lane->writer.data, lane->writer.position);
 
     /* The fence is that of lane_ring(), with the same partners. */
-    lock_release_and_fence(&lane->transmit_lock);
+    lock_release(&lane->transmit_lock);
+    atomic_thread_fence(memory_order_seq_cst);
     lane_prefetch(next);
     return unlikely(atomic_load_explicit(&lane->ring_due, memory_order_relaxed)) ||
            (atomic_load_explicit(&lane->writer.control->reader_sleeps, memory_order_relaxed) !=

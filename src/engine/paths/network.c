@@ -128,8 +128,8 @@ static void note_sent(struct qp *qp, const struct packet *packet)
     if (tx_batch_step(&route->tx_batch, event, &counters) == TX_BATCH_WAIT) {
         uint32_t lane = 1u << udp_lane_number(route->network_lane);
 
-        /* Set by a packet before this one: whoever takes it flushes this one, too, which was put under the lane's
-         * lock. */
+        /* If it is set, whoever clears it flushes the lane behind that, and with it this packet, which was put there
+         * under the lane's lock. */
         if (!(atomic_load_explicit(&network_batched_lanes, memory_order_relaxed) & lane))
             atomic_fetch_or_explicit(&network_batched_lanes, lane, memory_order_relaxed);
         return;
