@@ -38,7 +38,8 @@ static void nobody_else_has_the_lock_and_nobody_sleeps_on(void)
 {
     pthread_t threads[THREADS];
 
-    counted = slept = 0;
+    counted = 0;
+    slept = 0;
     for (unsigned i = 0; i < THREADS; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, count, NULL), 0);
     for (unsigned i = 0; i < THREADS; i++)
