@@ -111,6 +111,7 @@ enum arrival_result arrival_receive(struct qp *qp, const struct packet *packet, 
 {
     const struct responder *responder = &qp->record->responder;
     const struct sender *sender = &qp->record->sender;
+    uint32_t waits_for = qp->transport.link.local ? ACKS_BEFORE_BATCH_END : NETWORK_ACKS_BEFORE_BATCH_END;
     bool ack_waits = false;
 
     if (unlikely(!(unlikely(qp->by_packets | (packet->flags & PACKET_LOSSY))
@@ -118,7 +119,7 @@ enum arrival_result arrival_receive(struct qp *qp, const struct packet *packet, 
                        : transport_receive(&qp->transport, packet))))
         return ARRIVAL_DROPPED;
     if (responder_owes(&qp->transport)) {
-        ack_waits = responder_owes_only_ack(&qp->transport) && responder->acks_owed < ACKS_BEFORE_BATCH_END &&
+        ack_waits = responder_owes_only_ack(&qp->transport) && responder->acks_owed < waits_for &&
                     !tagged_has_posted(&qp->transport);
         if (!ack_waits)
             route_run(qp);

@@ -18,8 +18,10 @@ struct arrivals {
     unsigned count;
 };
 
-/* An acknowledgement waits for at most this many packets. */
-#define ACKS_BEFORE_BATCH_END 16u
+/* An acknowledgement waits for at most this many packets. Over the network for as many as a datagram has: it costs both
+ * ends a packet, and no datagram leaves before the batch ends. */
+#define ACKS_BEFORE_BATCH_END         16u
+#define NETWORK_ACKS_BEFORE_BATCH_END 64u
 
 /* Does the QP take requests (or responses) in its state (verbs.md §2.1), and is the packet for it at all? QP lock
  * held. */
