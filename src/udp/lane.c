@@ -37,6 +37,7 @@
 /* One datagram: packets of the same size, except that the last may be smaller. */
 struct message {
     struct udp_path path;
+    struct icrc_path covered; /* by the ICRC, of its next packet */
     uint32_t begin, length; /* in lane_buffers.bytes */
     uint16_t segment, segments;
 };
@@ -125,15 +126,12 @@ static int open_socket(struct udp_lane *lane, struct lane_socket *sock, int fami
 }
 
 /* NULL: no socket of this address family can be opened. */
-static struct lane_socket *socket_to(struct udp_lane *lane, const struct udp_path *path)
+static cold_path struct lane_socket *open_socket_to(struct udp_lane *lane, const struct udp_path *path)
 {
     bool is_ipv4 = ipudp_gid_is_ipv4(path->destination);
     struct lane_socket *sock = is_ipv4 ? &lane->ipv4 : &lane->ipv6;
-    int error;
+    int error = open_socket(lane, sock, is_ipv4 ? AF_INET : AF_INET6, path);
 
-    if (likely(sock->source.fd >= 0))
-        return sock;
-    error = open_socket(lane, sock, is_ipv4 ? AF_INET : AF_INET6, path);
     if (!error)
         return sock;
     if (lane->logged_error != error)
@@ -142,6 +140,13 @@ static struct lane_socket *socket_to(struct udp_lane *lane, const struct udp_pat
                   strerror(-error));
     lane->logged_error = error;
     return NULL;
+}
+
+static inline struct lane_socket *socket_to(struct udp_lane *lane, const struct udp_path *path)
+{
+    struct lane_socket *sock = ipudp_gid_is_ipv4(path->destination) ? &lane->ipv4 : &lane->ipv6;
+
+    return likely(sock->source.fd >= 0) ? sock : open_socket_to(lane, path);
 }
 
 /* --- sending what is staged ---------------------------------------------------------------------- */
@@ -215,19 +220,11 @@ static void drop_first(struct udp_lane *lane, int error)
 }
 
 /* Computes the ICRC and stores it in the last four bytes of the packet. */
-static void add_icrc(struct udp_lane *lane, const struct lane_socket *sock, const struct udp_path *path,
-                     uint16_t identification, uint8_t *bytes, uint32_t length)
+static void add_icrc(struct udp_lane *lane, struct message *message, uint16_t identification, uint8_t *bytes,
+                     uint32_t length)
 {
-    struct icrc_path covered = {
-        .source_port = sock->port,
-        .destination_port = ROCE_UDP_PORT,
-        .identification = identification,
-        .dont_fragment = true,
-    };
-
-    memcpy(covered.source, path->source, sizeof(covered.source));
-    memcpy(covered.destination, path->destination, sizeof(covered.destination));
-    icrc_store(icrc_of_next(&lane->buffers->icrc, &covered, bytes, length), bytes + length - ICRC_LENGTH);
+    message->covered.identification = identification;
+    icrc_store(icrc_of_next(&lane->buffers->icrc, &message->covered, bytes, length), bytes + length - ICRC_LENGTH);
 }
 
 static void set_default_segment(struct lane_socket *sock, uint16_t segment)
@@ -256,7 +253,7 @@ static void count_segment_size(struct lane_socket *sock, const struct message *m
  * of the first message are sent singly, with new ICRCs, because the IPv4 identification of each becomes 0. */
 static void send_singly(struct udp_lane *lane, struct lane_socket *sock)
 {
-    const struct message message = lane->buffers->messages[lane->first];
+    struct message message = lane->buffers->messages[lane->first];
     struct mmsghdr *header = &lane->buffers->headers[lane->first];
     struct iovec vector;
 
@@ -269,7 +266,7 @@ static void send_singly(struct udp_lane *lane, struct lane_socket *sock)
         uint8_t *bytes = lane->buffers->bytes + message.begin + at;
         uint32_t length = min_of((uint32_t)message.segment, message.length - at);
 
-        add_icrc(lane, sock, &message.path, 0, bytes, length);
+        add_icrc(lane, &message, 0, bytes, length);
         vector = (struct iovec){bytes, length};
         /* A packet that the send buffer cannot take is dropped; transport retransmits it. */
         udp_count(sys_sendmmsg(sock->source.fd, header, 1) == 1 ? &udp_counters->packets_sent
@@ -440,21 +437,33 @@ static bool has_room(const struct message *message, const struct lane_socket *so
            message->length + length <= DATAGRAM_END;
 }
 
-/* Returns the message that takes a packet of this length: the last one, or a new one. */
-static struct message *message_for(struct udp_lane *lane, const struct lane_socket *sock,
-                                   const struct udp_path *path, uint32_t length)
+static struct message *begin_message(struct udp_lane *lane, const struct lane_socket *sock,
+                                     const struct udp_path *path, uint32_t length)
 {
-    struct message *message = &lane->buffers->messages[lane->count];
+    struct message *message = &lane->buffers->messages[lane->count++];
 
-    if (lane->count > lane->first && has_room(message - 1, sock, length) &&
-        same_path(&message[-1].path, path))
-        return message - 1;
-    lane->count++;
-    message->path = *path;
-    message->begin = lane->filled;
-    message->length = message->segments = 0;
-    message->segment = (uint16_t)length;
+    *message = (struct message){
+        .path = *path,
+        .covered = {.source_port = sock->port, .destination_port = ROCE_UDP_PORT, .dont_fragment = true},
+        .begin = lane->filled,
+        .segment = (uint16_t)length,
+    };
+    memcpy(message->covered.source, path->source, sizeof(path->source));
+    memcpy(message->covered.destination, path->destination, sizeof(path->destination));
     return message;
+}
+
+/* Returns the message that takes a packet of this length: the last one, or a new one. */
+static inline struct message *message_for(struct udp_lane *lane, const struct lane_socket *sock,
+                                          const struct udp_path *path, uint32_t length)
+{
+    if (likely(lane->count > lane->first)) {
+        struct message *last = &lane->buffers->messages[lane->count - 1];
+
+        if (has_room(last, sock, length) && same_path(&last->path, path))
+            return last;
+    }
+    return begin_message(lane, sock, path, length);
 }
 
 static void copy_payload(uint8_t *to, const struct iovec *gather, unsigned gather_count)
@@ -466,10 +475,9 @@ static void copy_payload(uint8_t *to, const struct iovec *gather, unsigned gathe
 }
 
 /* Adds the ICRC of a packet that is otherwise complete in the buffer. */
-static void finish(struct udp_lane *lane, const struct lane_socket *sock, struct message *message,
-                   uint32_t length)
+static void finish(struct udp_lane *lane, struct message *message, uint32_t length)
 {
-    add_icrc(lane, sock, &message->path, message->segments, lane->buffers->bytes + lane->filled, length);
+    add_icrc(lane, message, message->segments, lane->buffers->bytes + lane->filled, length);
     message->segments++;
     message->length += length;
     lane->filled += length;
@@ -485,7 +493,7 @@ static void stage(struct udp_lane *lane, const struct lane_socket *sock, const s
 
     copy_payload(bytes + headers, gather, gather_count);
     memset(bytes + headers + packet->payload_length, 0, codec_pad(packet->payload_length));
-    finish(lane, sock, message, length);
+    finish(lane, message, length);
     if (unlikely(packet->flags & PACKET_BAD_ICRC))
         bytes[length - 1] ^= 0xff;
 }
@@ -496,18 +504,16 @@ static void stage_notification(struct udp_lane *lane, const struct lane_socket *
     struct message *message = message_for(lane, sock, path, NOTIFICATION_LENGTH);
 
     codec_encode_cnp(dest_qpn, lane->buffers->bytes + lane->filled);
-    finish(lane, sock, message, NOTIFICATION_LENGTH);
+    finish(lane, message, NOTIFICATION_LENGTH);
     udp_count(&udp_counters->cnps_sent, 1);
 }
 
 /* Lock held. Finds the socket and flushes a full lane. 0, -EAGAIN (blocked) or -EHOSTUNREACH. */
-static int make_space(struct udp_lane *lane, const struct udp_path *path,
-                      const struct lane_socket **ret_socket)
+static inline int make_space(struct udp_lane *lane, const struct udp_path *path,
+                             const struct lane_socket **ret_socket)
 {
-    if (lane->filled >= FLUSH_AT || lane->count == MESSAGES) {
-        if (!is_blocked(lane))
-            send_staged(lane);
-    }
+    if (unlikely(lane->filled >= FLUSH_AT || lane->count == MESSAGES) && !is_blocked(lane))
+        send_staged(lane);
     *ret_socket = socket_to(lane, path);
     if (unlikely(!*ret_socket))
         return -EHOSTUNREACH;

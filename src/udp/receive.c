@@ -64,7 +64,6 @@ static _Atomic bool any_armed, all_armed;
 static bool check_icrc(struct icrc_path *path, uint16_t *expected, const uint8_t *bytes, uint32_t length)
 {
     path->identification = *expected;
-    path->dont_fragment = true;
     if (!icrc_check_next(&buffers->icrc, path, bytes, length))
         return false;
     *expected = (uint16_t)(path->identification + 1);
@@ -153,7 +152,11 @@ static uint32_t offset_of_ack(const struct datagram *datagram, const uint8_t *by
 
 static unsigned take_datagram(const struct datagram *datagram, const uint8_t *bytes, bool was_forwarded)
 {
-    struct icrc_path path = {.source_port = datagram->source_port, .destination_port = ROCE_UDP_PORT};
+    struct icrc_path path = {
+        .source_port = datagram->source_port,
+        .destination_port = ROCE_UDP_PORT,
+        .dont_fragment = true,
+    };
     uint16_t expected = 0;
     unsigned packets = 0;
     uint32_t end;

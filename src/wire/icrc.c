@@ -125,21 +125,24 @@ uint32_t icrc_of(const struct icrc_path *path, const uint8_t *packet, size_t len
 /* libdeflate is faster for longer packets (icrc_of()). */
 #define FEW 40u
 
-/* Contribution of each bit of the identification to the register at the end of the UDP header. */
-static const uint32_t of_identification_bit[16] = {
-    0x9b73ead4, 0xed96d3e9, 0x005ca193, 0x00b94326, 0x0172864c, 0x02e50c98, 0x05ca1930, 0x0b943260,
-    0x81256527, 0xd93bcc0f, 0x69069e5f, 0xd20d3cbe, 0x7f6b7f3d, 0xfed6fe7a, 0x26dcfab5, 0x4db9f56a,
+/* Contribution of the identification to the register at the end of the UDP header, by four bits of it. */
+#define OF_BITS(a, b, c, d)                                                                                       \
+    {                                                                                                             \
+        0, a, b, (a) ^ (b), c, (a) ^ (c), (b) ^ (c), (a) ^ (b) ^ (c), d, (a) ^ (d), (b) ^ (d), (a) ^ (b) ^ (d),   \
+            (c) ^ (d), (a) ^ (c) ^ (d), (b) ^ (c) ^ (d), (a) ^ (b) ^ (c) ^ (d)                                    \
+    }
+static const uint32_t of_four_bits[4][16] = {
+    OF_BITS(0x9b73ead4, 0xed96d3e9, 0x005ca193, 0x00b94326),
+    OF_BITS(0x0172864c, 0x02e50c98, 0x05ca1930, 0x0b943260),
+    OF_BITS(0x81256527, 0xd93bcc0f, 0x69069e5f, 0xd20d3cbe),
+    OF_BITS(0x7f6b7f3d, 0xfed6fe7a, 0x26dcfab5, 0x4db9f56a),
 };
 
-/* The cache has identification 0; later packets of a datagram count up. */
-static uint32_t of_identification(const struct icrc_path *path)
+/* Without branches: the packets of a datagram count up, and a processor does not foresee how many bits are set. */
+static uint32_t of_identification(uint32_t bits)
 {
-    uint32_t crc = 0;
-
-    if (is_ipv4(path))
-        for (uint32_t bits = path->identification; bits; bits &= bits - 1)
-            crc ^= of_identification_bit[__builtin_ctz(bits)];
-    return crc;
+    return of_four_bits[0][bits & 15] ^ of_four_bits[1][bits >> 4 & 15] ^ of_four_bits[2][bits >> 8 & 15] ^
+           of_four_bits[3][bits >> 12];
 }
 
 static bool is_same_path(const struct icrc_path *a, const struct icrc_path *b)
@@ -149,8 +152,8 @@ static bool is_same_path(const struct icrc_path *a, const struct icrc_path *b)
            !memcmp(a->source, b->source, 16);
 }
 
-/* The register after the headers with identification 0, cached by length in words. */
-static uint32_t start_for(struct icrc_memory *memory, const struct icrc_path *path, size_t length)
+/* Cached by length in words. */
+static void find_start(struct icrc_memory *memory, struct icrc_path *path, size_t length)
 {
     struct icrc_start *start = &memory->starts[(length / 4 + path->source_port) % ICRC_STARTS];
 
@@ -159,11 +162,12 @@ static uint32_t start_for(struct icrc_memory *memory, const struct icrc_path *pa
         start->path.identification = 0;
         start->crc = icrc_begin(&start->path, length);
     }
-    return start->crc;
+    path->start = start->crc;
+    path->start_length = (uint16_t)length;
+    path->start_counts = is_ipv4(path) ? UINT16_MAX : 0;
 }
 
-uint32_t icrc_of_next(struct icrc_memory *memory, const struct icrc_path *path, const uint8_t *packet,
-                      size_t length)
+uint32_t icrc_of_next(struct icrc_memory *memory, struct icrc_path *path, const uint8_t *packet, size_t length)
 {
     size_t covered = length - ICRC_LENGTH, few = covered;
     uint32_t crc;
@@ -175,7 +179,9 @@ uint32_t icrc_of_next(struct icrc_memory *memory, const struct icrc_path *path, 
     }
     if (unlikely(!crc_has_table()))
         return icrc_of(path, packet, length);
-    crc = crc_of_few(start_for(memory, path, length) ^ of_identification(path), packet, few,
+    if (unlikely(path->start_length != length))
+        find_start(memory, path, length);
+    crc = crc_of_few(path->start ^ of_identification(path->identification & path->start_counts), packet, few,
                      (uint64_t)0xff << 8 * BTH_CONGESTION);
     return few < covered ? crc_of(crc, packet + few, covered - few) : crc;
 }
@@ -197,8 +203,8 @@ static bool is_a_packet(size_t length)
 }
 
 /* Stored ICRC XOR computed ICRC. memory may be NULL. */
-static uint32_t difference(struct icrc_memory *memory, const struct icrc_path *path,
-                           const uint8_t *udp_payload, size_t length)
+static uint32_t difference(struct icrc_memory *memory, struct icrc_path *path, const uint8_t *udp_payload,
+                           size_t length)
 {
     uint32_t crc =
         memory ? icrc_of_next(memory, path, udp_payload, length) : icrc_of(path, udp_payload, length);
@@ -208,7 +214,7 @@ static uint32_t difference(struct icrc_memory *memory, const struct icrc_path *p
 
 bool icrc_check(const struct icrc_path *path, const uint8_t *udp_payload, size_t length)
 {
-    return is_a_packet(length) && !difference(NULL, path, udp_payload, length);
+    return is_a_packet(length) && icrc_of(path, udp_payload, length) == stored(udp_payload + length - ICRC_LENGTH);
 }
 
 /* A CRC register is a polynomial over GF(2) modulo the generator, bit 31 its constant term. A byte of zeros
@@ -241,6 +247,14 @@ static uint32_t step_back(uint32_t crc, size_t bytes)
     return crc;
 }
 
+static void set_dont_fragment(struct icrc_path *path, bool dont_fragment)
+{
+    if (path->dont_fragment == dont_fragment)
+        return;
+    path->dont_fragment = dont_fragment;
+    path->start_length = 0;
+}
+
 static bool check(struct icrc_memory *memory, struct icrc_path *path, const uint8_t *udp_payload,
                   size_t length)
 {
@@ -255,7 +269,7 @@ static bool check(struct icrc_memory *memory, struct icrc_path *path, const uint
 
     /* In place: a copy would wait for what the caller has just written in smaller pieces, and for all stores before. */
     for (int dont_fragment = 1; dont_fragment >= 0; dont_fragment--) {
-        path->dont_fragment = dont_fragment;
+        set_dont_fragment(path, dont_fragment);
         uint32_t cause = difference(memory, path, udp_payload, length);
 
         /* If only the identification is wrong, its difference entered the register at the low 16 bits. */
@@ -266,7 +280,7 @@ static bool check(struct icrc_memory *memory, struct icrc_path *path, const uint
         path->identification ^= (uint16_t)((cause & 0xff) << 8 | cause >> 8);
         return true;
     }
-    path->dont_fragment = given;
+    set_dont_fragment(path, given);
     return false;
 }
 

@@ -15,6 +15,11 @@ struct icrc_path {
     uint16_t source_port, destination_port;
     uint16_t identification; /* IPv4 only, like dont_fragment */
     bool dont_fragment;
+    /* Of icrc_of_next(), for packets of start_length bytes; 0: none yet. Whoever changes another field than the
+     * identification sets it to 0. */
+    uint16_t start_length;
+    uint16_t start_counts; /* bits of the identification that count: none in IPv6 */
+    uint32_t start;        /* the CRC behind the headers with identification 0 */
 };
 
 /* Computes an ICRC in parts: icrc_begin() with the length of the whole UDP payload (ICRC included), headers from the
@@ -37,8 +42,7 @@ struct icrc_memory {
     } starts[ICRC_STARTS];
 };
 /* icrc_of(), faster for small packets, and for long ones where crc_takes_any_alignment(). */
-uint32_t icrc_of_next(struct icrc_memory *memory, const struct icrc_path *path, const uint8_t *udp_payload,
-                      size_t length);
+uint32_t icrc_of_next(struct icrc_memory *memory, struct icrc_path *path, const uint8_t *udp_payload, size_t length);
 
 void icrc_store(uint32_t crc, uint8_t ret_bytes[4]);
 

@@ -350,15 +350,19 @@ static void what_is_remembered_of_paths_changes_nothing(void **state)
             break;
         case 1:
             path.source[12 + draw() % 4] ^= 1;
+            path.start_length = 0;
             break;
         case 2:
             path.destination[12 + draw() % 4] ^= 1;
+            path.start_length = 0;
             break;
         case 3:
             path.source_port ^= 1;
+            path.start_length = 0;
             break;
         case 4:
             path.dont_fragment = !path.dont_fragment;
+            path.start_length = 0;
             break;
         default:
             path.identification = (uint16_t)(draw() & 1 ? draw() : draw() % 3);
