@@ -156,10 +156,10 @@ uint32_t network_take_batched(void)
 static int send_packet(struct qp *qp, const struct packet *packet, const struct iovec *gather,
                        unsigned gather_count, const struct udp_path *path)
 {
-    struct blocked_list *list = &waiting[udp_lane_number(route_of(qp)->network_lane)];
-
     for (;;) {
-        int error = udp_send(route_of(qp)->network_lane, path, packet, gather, gather_count);
+        struct udp_lane *lane = route_of(qp)->network_lane;
+        int error = udp_send(lane, path, packet, gather, gather_count);
+        struct blocked_list *list;
 
         if (likely(!error)) {
             note_sent(qp, packet);
@@ -168,9 +168,10 @@ static int send_packet(struct qp *qp, const struct packet *packet, const struct 
         }
         if (error != -EAGAIN)
             return error;
+        list = &waiting[udp_lane_number(lane)];
         blocked_enter(qp, list);
         /* The lane may have become writable before the QP was in the list. */
-        if (udp_is_blocked(route_of(qp)->network_lane))
+        if (udp_is_blocked(lane))
             return -EAGAIN;
         if (route_of(qp)->blocked_in == list)
             blocked_leave(qp);
