@@ -100,8 +100,8 @@ static inline void send_wqe_note(struct send_wqe *wqe, uint64_t wr_id, uint8_t o
 }
 
 /* READ, atomics, FLUSH and atomic write: completed by a response, not by an acknowledgement. */
-#define WRS_WITH_RESPONSE                                                                                        \
-    (1u << IBV_WR_RDMA_READ | 1u << IBV_WR_ATOMIC_CMP_AND_SWP | 1u << IBV_WR_ATOMIC_FETCH_AND_ADD |               \
+#define WRS_WITH_RESPONSE                                                                                    \
+    (1u << IBV_WR_RDMA_READ | 1u << IBV_WR_ATOMIC_CMP_AND_SWP | 1u << IBV_WR_ATOMIC_FETCH_AND_ADD |          \
      1u << WR_FLUSH | 1u << IBV_WR_ATOMIC_WRITE)
 static inline bool awaits_response(const struct send_wqe *wqe)
 {

@@ -38,7 +38,7 @@
 struct message {
     struct udp_path path;
     struct icrc_path covered; /* by the ICRC, of its next packet */
-    uint32_t begin, length; /* in lane_buffers.bytes */
+    uint32_t begin, length;   /* in lane_buffers.bytes */
     uint16_t segment, segments;
 };
 
@@ -224,7 +224,8 @@ static void add_icrc(struct udp_lane *lane, struct message *message, uint16_t id
                      uint32_t length)
 {
     message->covered.identification = identification;
-    icrc_store(icrc_of_next(&lane->buffers->icrc, &message->covered, bytes, length), bytes + length - ICRC_LENGTH);
+    icrc_store(icrc_of_next(&lane->buffers->icrc, &message->covered, bytes, length),
+               bytes + length - ICRC_LENGTH);
 }
 
 static void set_default_segment(struct lane_socket *sock, uint16_t segment)

@@ -126,10 +126,10 @@ uint32_t icrc_of(const struct icrc_path *path, const uint8_t *packet, size_t len
 #define FEW 40u
 
 /* Contribution of the identification to the register at the end of the UDP header, by four bits of it. */
-#define OF_BITS(a, b, c, d)                                                                                       \
-    {                                                                                                             \
-        0, a, b, (a) ^ (b), c, (a) ^ (c), (b) ^ (c), (a) ^ (b) ^ (c), d, (a) ^ (d), (b) ^ (d), (a) ^ (b) ^ (d),   \
-            (c) ^ (d), (a) ^ (c) ^ (d), (b) ^ (c) ^ (d), (a) ^ (b) ^ (c) ^ (d)                                    \
+#define OF_BITS(a, b, c, d)                                                                                  \
+    {                                                                                                        \
+        0, a, b, (a) ^ (b), c, (a) ^ (c), (b) ^ (c), (a) ^ (b) ^ (c), d, (a) ^ (d), (b) ^ (d),               \
+            (a) ^ (b) ^ (d), (c) ^ (d), (a) ^ (c) ^ (d), (b) ^ (c) ^ (d), (a) ^ (b) ^ (c) ^ (d)              \
     }
 static const uint32_t of_four_bits[4][16] = {
     OF_BITS(0x9b73ead4, 0xed96d3e9, 0x005ca193, 0x00b94326),
@@ -167,7 +167,8 @@ static void find_start(struct icrc_memory *memory, struct icrc_path *path, size_
     path->start_counts = is_ipv4(path) ? UINT16_MAX : 0;
 }
 
-uint32_t icrc_of_next(struct icrc_memory *memory, struct icrc_path *path, const uint8_t *packet, size_t length)
+uint32_t icrc_of_next(struct icrc_memory *memory, struct icrc_path *path, const uint8_t *packet,
+                      size_t length)
 {
     size_t covered = length - ICRC_LENGTH, few = covered;
     uint32_t crc;
@@ -214,7 +215,8 @@ static uint32_t difference(struct icrc_memory *memory, struct icrc_path *path, c
 
 bool icrc_check(const struct icrc_path *path, const uint8_t *udp_payload, size_t length)
 {
-    return is_a_packet(length) && icrc_of(path, udp_payload, length) == stored(udp_payload + length - ICRC_LENGTH);
+    return is_a_packet(length) &&
+           icrc_of(path, udp_payload, length) == stored(udp_payload + length - ICRC_LENGTH);
 }
 
 /* A CRC register is a polynomial over GF(2) modulo the generator, bit 31 its constant term. A byte of zeros

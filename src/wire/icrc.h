@@ -42,7 +42,8 @@ struct icrc_memory {
     } starts[ICRC_STARTS];
 };
 /* icrc_of(), faster for small packets, and for long ones where crc_takes_any_alignment(). */
-uint32_t icrc_of_next(struct icrc_memory *memory, struct icrc_path *path, const uint8_t *udp_payload, size_t length);
+uint32_t icrc_of_next(struct icrc_memory *memory, struct icrc_path *path, const uint8_t *udp_payload,
+                      size_t length);
 
 void icrc_store(uint32_t crc, uint8_t ret_bytes[4]);
 
