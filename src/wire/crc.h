@@ -5,9 +5,11 @@
 #ifndef WIRE_CRC_H
 #define WIRE_CRC_H
 
+#include <endian.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 enum crc_method {
     CRC_LIBDEFLATE,
@@ -27,10 +29,19 @@ enum crc_method crc_method(void);
 bool crc_takes_any_alignment(size_t length);
 const char *crc_method_name(enum crc_method method);
 
-/* Table-driven CRC, the fastest for 8 to a few dozen bytes, usable when crc_has_table(), that is after crc_choose().
- * The bits of `turned_on` are set in the first eight bytes, as a little-endian word, before they are used. */
+/* Table-driven CRC, the fastest for a few dozen bytes, usable when crc_has_table(), that is after crc_choose(): of eight
+ * bytes, as crc_word_at() reads them, and of some. */
 bool crc_has_table(void);
-uint32_t crc_of_few(uint32_t crc, const uint8_t *bytes, size_t length, uint64_t turned_on);
+uint32_t crc_of_word(uint32_t crc, uint64_t word);
+uint32_t crc_of_few(uint32_t crc, const uint8_t *bytes, size_t length);
+
+static inline uint64_t crc_word_at(const uint8_t *bytes)
+{
+    uint64_t word;
+
+    memcpy(&word, bytes, sizeof(word));
+    return le64toh(word);
+}
 
 /* For tests: selects an implementation. false without effect if this processor does not support it. */
 bool crc_use(enum crc_method method);

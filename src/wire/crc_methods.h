@@ -4,11 +4,9 @@
 #ifndef WIRE_CRC_METHODS_H
 #define WIRE_CRC_METHODS_H
 
-#include <endian.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <string.h>
 
 #define CRC_GENERATOR 0xedb88320u /* IEEE 802.3, reflected: bit 31 is the constant term */
 
@@ -17,14 +15,6 @@
 /* One thread at a time. */
 void crc_fill_table(void);
 uint32_t crc_by_table(uint32_t crc, const uint8_t *bytes, size_t length);
-
-static inline uint64_t crc_word_at(const uint8_t *bytes)
-{
-    uint64_t word;
-
-    memcpy(&word, bytes, sizeof(word));
-    return le64toh(word);
-}
 
 /* --- crc_shifts.c: for processors with slow carry-less multiplication -------------------------------- */
 

@@ -52,7 +52,12 @@ uint32_t crc_by_table(uint32_t crc, const uint8_t *bytes, size_t length)
     return crc;
 }
 
-uint32_t crc_of_few(uint32_t crc, const uint8_t *bytes, size_t length, uint64_t turned_on)
+uint32_t crc_of_word(uint32_t crc, uint64_t word)
 {
-    return ~crc_by_table(of_word((crc_word_at(bytes) | turned_on) ^ ~crc), bytes + 8, length - 8);
+    return ~of_word(word ^ ~crc);
+}
+
+uint32_t crc_of_few(uint32_t crc, const uint8_t *bytes, size_t length)
+{
+    return ~crc_by_table(~crc, bytes, length);
 }

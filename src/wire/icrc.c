@@ -123,19 +123,20 @@ uint32_t icrc_of(const struct icrc_path *path, const uint8_t *packet, size_t len
 }
 
 /* libdeflate is faster for longer packets (icrc_of()). */
-#define FEW 40u
+#define FEW   40u
+#define FIRST 8u /* bytes of the BTH before PSN and AckReq */
 
-/* Contribution of the identification to the register at the end of the UDP header, by four bits of it. */
+/* Contribution of the identification to the register behind the first eight bytes of the BTH, by four bits of it. */
 #define OF_BITS(a, b, c, d)                                                                                  \
     {                                                                                                        \
         0, a, b, (a) ^ (b), c, (a) ^ (c), (b) ^ (c), (a) ^ (b) ^ (c), d, (a) ^ (d), (b) ^ (d),               \
             (a) ^ (b) ^ (d), (c) ^ (d), (a) ^ (c) ^ (d), (b) ^ (c) ^ (d), (a) ^ (b) ^ (c) ^ (d)              \
     }
 static const uint32_t of_four_bits[4][16] = {
-    OF_BITS(0x9b73ead4, 0xed96d3e9, 0x005ca193, 0x00b94326),
-    OF_BITS(0x0172864c, 0x02e50c98, 0x05ca1930, 0x0b943260),
-    OF_BITS(0x81256527, 0xd93bcc0f, 0x69069e5f, 0xd20d3cbe),
-    OF_BITS(0x7f6b7f3d, 0xfed6fe7a, 0x26dcfab5, 0x4db9f56a),
+    OF_BITS(0x0ee7e8d1, 0x1dcfd1a2, 0x3b9fa344, 0x773f4688),
+    OF_BITS(0xee7e8d10, 0x078c1c61, 0x0f1838c2, 0x1e307184),
+    OF_BITS(0xf1da05aa, 0x38c50d15, 0x718a1a2a, 0xe3143454),
+    OF_BITS(0x1d596ee9, 0x3ab2ddd2, 0x7565bba4, 0xeacb7748),
 };
 
 /* Without branches: the packets of a datagram count up, and a processor does not foresee how many bits are set. */
@@ -153,11 +154,11 @@ static bool is_same_path(const struct icrc_path *a, const struct icrc_path *b)
 }
 
 /* Cached by length in words. */
-static void find_start(struct icrc_memory *memory, struct icrc_path *path, size_t length)
+static cold_path void find_start(struct icrc_memory *memory, struct icrc_path *path, size_t length)
 {
     struct icrc_start *start = &memory->starts[(length / 4 + path->source_port) % ICRC_STARTS];
 
-    if (unlikely(start->length != length || !is_same_path(&start->path, path))) {
+    if (start->length != length || !is_same_path(&start->path, path)) {
         *start = (struct icrc_start){.path = *path, .length = length};
         start->path.identification = 0;
         start->crc = icrc_begin(&start->path, length);
@@ -165,6 +166,21 @@ static void find_start(struct icrc_memory *memory, struct icrc_path *path, size_
     path->start = start->crc;
     path->start_length = (uint16_t)length;
     path->start_counts = is_ipv4(path) ? UINT16_MAX : 0;
+}
+
+/* The first eight bytes of the BTH (all but PSN and AckReq) are mostly those of the packet before. */
+static uint32_t behind_first(struct icrc_memory *memory, struct icrc_path *path, const uint8_t *packet,
+                             size_t length)
+{
+    uint64_t first = crc_word_at(packet) | (uint64_t)0xff << 8 * BTH_CONGESTION;
+
+    if (unlikely(path->start_length != length || path->first != first)) {
+        if (path->start_length != length)
+            find_start(memory, path, length);
+        path->first = first;
+        path->behind_first = crc_of_word(path->start, first);
+    }
+    return path->behind_first ^ of_identification(path->identification & path->start_counts);
 }
 
 uint32_t icrc_of_next(struct icrc_memory *memory, struct icrc_path *path, const uint8_t *packet,
@@ -180,10 +196,7 @@ uint32_t icrc_of_next(struct icrc_memory *memory, struct icrc_path *path, const 
     }
     if (unlikely(!crc_has_table()))
         return icrc_of(path, packet, length);
-    if (unlikely(path->start_length != length))
-        find_start(memory, path, length);
-    crc = crc_of_few(path->start ^ of_identification(path->identification & path->start_counts), packet, few,
-                     (uint64_t)0xff << 8 * BTH_CONGESTION);
+    crc = crc_of_few(behind_first(memory, path, packet, length), packet + FIRST, few - FIRST);
     return few < covered ? crc_of(crc, packet + few, covered - few) : crc;
 }
 

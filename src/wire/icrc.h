@@ -20,6 +20,8 @@ struct icrc_path {
     uint16_t start_length;
     uint16_t start_counts; /* bits of the identification that count: none in IPv6 */
     uint32_t start;        /* the CRC behind the headers with identification 0 */
+    uint32_t behind_first; /* and behind these eight bytes, with which the last packet began */
+    uint64_t first;
 };
 
 /* Computes an ICRC in parts: icrc_begin() with the length of the whole UDP payload (ICRC included), headers from the
