@@ -194,6 +194,14 @@ bool window_wants_ack(const struct transport_qp *qp, const struct send_wqe *wqe)
 /* The next packet was sent. It takes so many PSNs; acknowledged: it carries AckReq. */
 void window_sent(struct transport_qp *qp, const struct send_wqe *wqe, uint32_t packets, bool acknowledged);
 
+/* So many packets of the next requests it would admit, if each request is a SEND of one packet. */
+uint32_t window_room(const struct transport_qp *qp);
+
+/* --- sender_plain.c --------------------------------------------------------------------------------- */
+
+/* Sends plain requests that are the next ones, up to WQE `limit`; returns how many. */
+uint32_t sender_run_plain(struct transport_qp *qp, uint32_t limit);
+
 /* --- raw.c ---------------------------------------------------------------------------------------- */
 
 /* Sends a frame: 0 or -EAGAIN. Nothing was sent if the verdict is not VERDICT_OK. */

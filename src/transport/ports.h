@@ -8,6 +8,7 @@
  *   tag_matching  transport_qp.tag_matching                            the SRQ has no tags
  *   xrc           the QP is of type XRC_RECV                           the owner creates no such QP
  *   counter       transport_qp.counts_remote                           nobody counts the peer's requests
+ *   plain         link.plain_up_to is not 0                            each request goes by send()
  *
  * The owner sets a link property or a QP attribute of the second column only if the table is there, so the data path
  * does not check for NULL.
@@ -132,6 +133,17 @@ struct transport_counter_ports {
     void (*executed)(struct transport_qp *qp, bool read, uint32_t bytes);
 };
 
+/* Requests of one packet each, one behind the other (sender_plain.c). */
+struct transport_plain_ports {
+    /* Holds the link for put(). false: no request may be plain now, and all go by send(). */
+    bool (*begin)(struct transport_qp *qp);
+    /* As send(). The payload is that of the SGE, to which packet->payload is set then, or with NULL packet->payload.
+     * false: nothing was sent, and send() decides what becomes of the packet. */
+    bool (*put)(struct transport_qp *qp, struct packet *packet, const struct wqe_sge *sge);
+    /* So many were sent, with PSNs from `first` on. */
+    void (*end)(struct transport_qp *qp, psn_t first, uint32_t count);
+};
+
 struct transport_ports {
     /* Hands a packet to the link; the payload is gathered from `gather` (checked addresses of this process) unless the
      * packet is by reference. 0: on its way. -EAGAIN: no space; the owner calls sender_run() and responder_run() when
@@ -183,6 +195,7 @@ struct transport_ports {
     const struct transport_tag_ports *tag_matching;
     const struct transport_xrc_ports *xrc;
     const struct transport_counter_ports *counter;
+    const struct transport_plain_ports *plain;
 };
 
 #endif

@@ -47,8 +47,8 @@ struct sender {
     /* Written under the CQ's poll_lock, by the thread that polls the completion; only grows. */
     _Atomic uint32_t retired;
     uint32_t own_posted; /* of the adapter's own requests (WQE_OWN); and own_completed */
-    uint32_t plain;      /* statistics: requests of engine/direct/plain.c and paths/plain_send.c */
-    uint8_t waiting;     /* enum sender_wait: why WQE `next` is not transmitted */
+    uint32_t plain;  /* statistics: of engine/direct/plain.c, paths/plain_send.c, transport/sender_plain.c */
+    uint8_t waiting; /* enum sender_wait: why WQE `next` is not transmitted */
     uint8_t retries_left, rnr_retries_left;
     uint8_t timer_armed;     /* enum sender_timer */
     psn_t next_psn;          /* of the next new packet */
@@ -299,6 +299,9 @@ struct link_properties {
     uint32_t reference_from;
     uint32_t fetched_from;
     uint32_t read_reference_from;
+    /* Links that may lose packets: requests up to this length are one packet, and may be plain (sender_plain.c); 0:
+     * none. */
+    uint32_t plain_up_to;
     /* Upper bound of the congestion window, in packets; 0: WINDOW_DEFAULT. Links that may lose packets. */
     uint16_t window;
     /* Loses nothing: no ACK timer until sender_peer_silent(). A local link may begin and end to lose packets

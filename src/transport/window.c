@@ -247,6 +247,21 @@ enum sender_wait window_admits(const struct transport_qp *qp, const struct send_
     return SENDER_RUNS;
 }
 
+uint32_t window_room(const struct transport_qp *qp)
+{
+    const struct sender *sender = &qp->record->sender;
+    uint32_t used = psn_distance(sender->unacked_psn, sender->sent_psn), window = window_of(sender);
+    uint32_t room = window > used ? window - used : 0;
+
+    if (sender->limited) {
+        bool begun = sender->begun != sender->next;
+        int32_t credits = psn_diff(sender->lsn, begun ? psn_make(sender->ssn.value - 1) : sender->ssn);
+
+        room = min_of(room, (uint32_t)max_of(credits, 0));
+    }
+    return used ? room : max_of(room, 1u);
+}
+
 /* Several times per window, so that packets follow without a pause, and so often that a window which has just been
  * halved is not full of packets without AckReq. */
 bool window_wants_ack(const struct transport_qp *qp, const struct send_wqe *wqe)

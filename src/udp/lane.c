@@ -72,6 +72,7 @@ struct udp_lane {
     unsigned first, count; /* messages [first, count) are to be sent */
     _Atomic bool blocked;  /* send buffer full, epoll watches for EPOLLOUT; written under lock */
     int logged_error;      /* the last error that was logged, to log each once */
+    struct udp_path held;  /* from udp_hold() to udp_release() */
 } cache_aligned;
 
 static struct udp_lane lanes[UDP_LANES] = {
@@ -536,6 +537,34 @@ int udp_send(struct udp_lane *lane, const struct udp_path *path, const struct pa
         stage(lane, sock, path, packet, length, gather, gather_count);
     lock_release(&lane->lock);
     return error;
+}
+
+bool udp_hold(struct udp_lane *lane, const struct udp_path *path)
+{
+    lock_acquire(&lane->lock);
+    if (unlikely(is_blocked(lane))) {
+        lock_release(&lane->lock);
+        return false;
+    }
+    lane->held = *path;
+    return true;
+}
+
+bool udp_put(struct udp_lane *lane, const struct packet *packet)
+{
+    const struct iovec payload = {(void *)(uintptr_t)packet->payload, packet->payload_length};
+    uint32_t length = codec_udp_payload_length(packet);
+    const struct lane_socket *sock;
+
+    if (unlikely(length > PACKET_MAX || make_space(lane, &lane->held, &sock)))
+        return false;
+    stage(lane, sock, &lane->held, packet, length, &payload, 1);
+    return true;
+}
+
+void udp_release(struct udp_lane *lane)
+{
+    lock_release(&lane->lock);
 }
 
 uint16_t udp_source_port(struct udp_lane *lane, const uint8_t destination[16])

@@ -119,6 +119,12 @@ struct udp_lane *udp_lane(uint32_t qpn);
  * send buffer is full and ops->writable() follows; -EHOSTUNREACH: the packet can never be sent. Any thread. */
 int udp_send(struct udp_lane *lane, const struct udp_path *path, const struct packet *packet,
              const struct iovec *gather, unsigned gather_count);
+/* Packets of one path, one behind the other, for one lock of the lane: udp_hold(), udp_put() for each as udp_send() of
+ * its payload, udp_release(). Another QP waits for the lane meanwhile. false: nothing was done, and udp_send() says
+ * why. */
+bool udp_hold(struct udp_lane *lane, const struct udp_path *path);
+bool udp_put(struct udp_lane *lane, const struct packet *packet);
+void udp_release(struct udp_lane *lane);
 /* The UDP port from which packets of the lane to that address leave; 0: none has left yet. */
 uint16_t udp_source_port(struct udp_lane *lane, const uint8_t destination[16]);
 /* Sends a CNP (IBA annex A17.9.3) to that QP. False: it is dropped, because the lane is blocked or leads nowhere. */

@@ -4,6 +4,8 @@
 
 #include <errno.h>
 
+#include "transport/machine.h"
+
 /* --- references ----------------------------------------------------------------------------------- */
 
 static struct sim_qp *owner(struct transport_qp *transport)
@@ -326,6 +328,58 @@ static const struct transport_tag_ports tag_ports = {
     .complete_tagged = port_complete_tagged,
 };
 
+/* Plain requests: sometimes all go the general way, and what is not readable always. */
+static bool port_begin_plain(struct transport_qp *transport)
+{
+    return owner(transport)->node->sim->plain_asked++ % 4 != 0;
+}
+
+/* window_room() admits what window_admits() would when the request is begun. */
+static void assert_admitted(struct transport_qp *transport, const struct packet *packet)
+{
+    struct sender *sender = &transport->record->sender;
+    struct send_wqe wqe = *send_wqe_at(transport, sender->next);
+    const uint32_t begun = sender->begun;
+    const psn_t ssn = sender->ssn;
+
+    wqe.first_psn = packet->psn;
+    if (begun == sender->next) {
+        sender->begun++;
+        sender->ssn = psn_add(ssn, 1);
+    }
+    assert_int_equal(window_admits(transport, &wqe), SENDER_RUNS);
+    sender->begun = begun;
+    sender->ssn = ssn;
+}
+
+static bool port_put_plain(struct transport_qp *transport, struct packet *packet, const struct wqe_sge *sge)
+{
+    struct iovec payload = {(void *)(uintptr_t)packet->payload, packet->payload_length};
+    struct memory_range range;
+
+    if (sge) {
+        if (keys_check_local(transport->keys, transport->record->pd, sge->lkey, sge->address, sge->length,
+                             false, &range) != VERDICT_OK ||
+            range.kind != KEY_REGION)
+            return false;
+        payload.iov_base = (void *)(uintptr_t)range.address;
+    }
+    assert_admitted(transport, packet);
+    packet->payload = NULL; /* the payload is gathered, as of other requests */
+    return sim_port_send(transport, packet, &payload, 1, NULL) == 0;
+}
+
+static void port_end_plain(struct transport_qp *transport, psn_t first, uint32_t count)
+{
+    owner(transport)->node->sim->plain += count;
+}
+
+static const struct transport_plain_ports plain_ports = {
+    .begin = port_begin_plain,
+    .put = port_put_plain,
+    .end = port_end_plain,
+};
+
 /* No SRQ of another process here: tests/sim/delegates.c has a table of its own. */
 const struct transport_xrc_ports sim_xrc_ports = {
     .select_srq = port_select_srq,
@@ -350,6 +404,7 @@ const struct transport_ports sim_ports = {
 /* Of links without payload by reference: such packets of a hostile peer must not be followed either. */
 const struct transport_ports sim_wire_ports = {
     CORE_PORTS,
+    .plain = &plain_ports,
     .tag_matching = &tag_ports,
     .xrc = &sim_xrc_ports,
 };

@@ -36,6 +36,8 @@ static void send_of_every_length(struct sim *sim)
         assert_int_equal(to->bytes[5 + lengths[i]], 0xaa);
     }
     assert_int_equal(a->record.sender.retransmissions, 0);
+    assert_int_equal(sim->plain != 0, !sim->link.properties.reliable);
+    assert_int_equal(sim->plain, a->record.sender.plain);
 }
 
 static void write_of_every_length(struct sim *sim)

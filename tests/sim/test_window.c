@@ -709,13 +709,14 @@ static void tell_credits(struct sim *sim, struct packet *packet)
 
     if (opcode_table[packet->opcode].properties & OPCODE_HAS_AETH)
         packet->syndrome = credit_code;
-    if (packet->opcode == OP_SEND_FIRST && sender->limited && !psn_equal(packet->psn, sender->unacked_psn))
+    if ((packet->opcode == OP_SEND_FIRST || packet->opcode == OP_SEND_ONLY) && sender->limited &&
+        !psn_equal(packet->psn, sender->unacked_psn))
         beyond++;
 }
 
-static struct stage send_with_credits(struct sim *sim, uint8_t code)
+static struct stage send_with_credits(struct sim *sim, uint8_t code, uint32_t length)
 {
-    struct stage stage = set_stage(sim, IBV_WR_SEND, 3000);
+    struct stage stage = set_stage(sim, IBV_WR_SEND, length);
 
     sim->on_packet = tell_credits;
     credit_code = code;
@@ -736,19 +737,33 @@ static struct stage send_with_credits(struct sim *sim, uint8_t code)
 
 static void credits_limit_messages(struct sim *sim)
 {
-    send_with_credits(sim, 0);
+    send_with_credits(sim, 0, 3000);
     assert_int_equal(beyond, 0);
 }
 
 static void some_credits_are_used_up(struct sim *sim)
 {
-    send_with_credits(sim, 3);
+    send_with_credits(sim, 3, 3000);
     assert_in_range(beyond, 2, 9);
+}
+
+/* These are plain. */
+static void credits_limit_messages_of_one_packet(struct sim *sim)
+{
+    send_with_credits(sim, 0, 8);
+    assert_int_equal(beyond, 0);
+}
+
+static void some_credits_are_used_up_by_messages_of_one_packet(struct sim *sim)
+{
+    send_with_credits(sim, 3, 8);
+    assert_in_range(beyond, 2, 9);
+    assert_true(sim->plain);
 }
 
 static void no_credits_limit_nothing(struct sim *sim)
 {
-    struct stage stage = send_with_credits(sim, 0x1f);
+    struct stage stage = send_with_credits(sim, 0x1f, 3000);
 
     assert_false(stage.a->record.sender.limited);
 }
@@ -883,6 +898,8 @@ static const struct scenario scenarios[] = {
     SCENARIO_ON(one_packet_asks_whether_the_receiver_is_ready, ON_WIRE),
     SCENARIO_ON(credits_limit_messages, ON_WIRE),
     SCENARIO_ON(some_credits_are_used_up, ON_WIRE),
+    SCENARIO_ON(credits_limit_messages_of_one_packet, ON_WIRE),
+    SCENARIO_ON(some_credits_are_used_up_by_messages_of_one_packet, ON_WIRE),
     SCENARIO_ON(no_credits_limit_nothing, ON_WIRE),
     SCENARIO_ON(credits_are_counted, ON_WIRE),
     SCENARIO_ON(every_mtu, ON_WIRE),

@@ -87,8 +87,7 @@ static bool change_source(const struct qp *qp, struct udp_path *path)
     return false;
 }
 
-/* False: the device has no address from which the destination can be reached. */
-static bool fill_path(const struct qp *qp, const struct path_address *to, struct udp_path *path)
+bool network_fill_path(const struct qp *qp, const struct path_address *to, struct udp_path *path)
 {
     bool needs_interface = to->is_multicast || gid_is_link_local(to->destination_gid);
 
@@ -113,30 +112,57 @@ static bool is_single_request(uint8_t opcode)
            (BTH_SERVICE(opcode) == SERVICE_RC || BTH_SERVICE(opcode) == SERVICE_XRC);
 }
 
-/* The packet is in the QP's lane: it waits there for others, or is flushed when the QP's lock is released.
- * QP lock held. */
+static struct tx_batch_counters counters_at(const struct qp *qp, psn_t psn)
+{
+    return (struct tx_batch_counters){
+        .polls = atomic_load_explicit(&progress_application_polls, memory_order_relaxed),
+        .flushes = atomic_load_explicit(&batch_flushes, memory_order_relaxed),
+        .inflight = psn_diff(psn, qp->record->sender.unacked_psn),
+    };
+}
+
+/* If the bit is set, whoever clears it flushes the lane behind that, and with it packets that were put there under the
+ * lane's lock. */
+static void wait_for_flush(const struct udp_lane *lane)
+{
+    uint32_t bit = 1u << udp_lane_number(lane);
+
+    if (!(atomic_load_explicit(&network_batched_lanes, memory_order_relaxed) & bit))
+        atomic_fetch_or_explicit(&network_batched_lanes, bit, memory_order_relaxed);
+}
+
+/* The packet is in the QP's lane: it waits there for others, or is flushed when the QP's lock is released. QP lock
+ * held. */
 static void note_sent(struct qp *qp, const struct packet *packet)
 {
     struct qp_route *route = route_of(qp);
     enum tx_batch_event event = is_single_request(packet->opcode) ? TX_BATCH_REQUEST : TX_BATCH_OTHER;
-    struct tx_batch_counters counters = {
-        .polls = atomic_load_explicit(&progress_application_polls, memory_order_relaxed),
-        .flushes = atomic_load_explicit(&batch_flushes, memory_order_relaxed),
-        .inflight = psn_diff(packet->psn, qp->record->sender.unacked_psn),
-    };
+    struct tx_batch_counters counters = counters_at(qp, packet->psn);
 
     if (tx_batch_step(&route->tx_batch, event, &counters) == TX_BATCH_WAIT) {
-        uint32_t lane = 1u << udp_lane_number(route->network_lane);
-
-        /* If it is set, whoever clears it flushes the lane behind that, and with it this packet, which was put there
-         * under the lane's lock. */
-        if (!(atomic_load_explicit(&network_batched_lanes, memory_order_relaxed) & lane))
-            atomic_fetch_or_explicit(&network_batched_lanes, lane, memory_order_relaxed);
+        wait_for_flush(route->network_lane);
         return;
     }
     route->kick_network = true;
     if (event == TX_BATCH_REQUEST)
         network_ack_request(qp);
+}
+
+void network_note_requests(struct qp *qp, psn_t first, uint32_t count)
+{
+    struct qp_route *route = route_of(qp);
+    struct tx_batch_counters counters = counters_at(qp, first);
+    bool waits = false;
+
+    for (uint32_t i = 0; i < count; i++, counters.inflight++) {
+        if (tx_batch_step(&route->tx_batch, TX_BATCH_REQUEST, &counters) == TX_BATCH_WAIT)
+            waits = true;
+        else
+            route->kick_network = true;
+    }
+    if (waits)
+        wait_for_flush(route->network_lane);
+    qp->record->traffic.packets_sent += count;
 }
 
 void network_flush_lanes(uint32_t lanes)
@@ -217,7 +243,7 @@ int network_send(struct qp *qp, const struct packet *packet, const struct iovec 
 {
     struct udp_path path;
 
-    if (unlikely(!fill_path(qp, to, &path)))
+    if (unlikely(!network_fill_path(qp, to, &path)))
         return -EHOSTUNREACH;
     if (unlikely(inject_loaded() != NULL))
         return send_with_faults(qp, packet, gather, gather_count, &path);

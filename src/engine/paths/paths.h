@@ -13,6 +13,7 @@
 #include "object/qp/qp.h"
 
 struct lane_state;
+struct udp_path;
 
 /* --- datagrams.c ------------------------------------------------------------------------------------------- */
 
@@ -69,6 +70,10 @@ void route_link_down(struct link *link);
 struct ibv_send_wr *plain_post(struct qp *qp, struct ibv_send_wr *wr);
 bool plain_run(struct qp *qp, uint32_t end);
 
+/* --- plain_network.c ------------------------------------------------------------------------------------- */
+
+extern const struct transport_plain_ports network_plain_ports;
+
 /* --- admission.c: who may speak to a QP ------------------------------------------------------------------- */
 
 /* A link to the process that the connected QP speaks to; NULL: it is gone or, with route.peer_process 0, not known yet,
@@ -89,6 +94,11 @@ void network_start(void);
 /* transport_ports.send of the network path. QP lock held. */
 int network_send(struct qp *qp, const struct packet *packet, const struct iovec *gather,
                  unsigned gather_count, const struct path_address *to);
+/* udp_send() from the QP to its destination. False: the device has no address from which that can be reached. */
+bool network_fill_path(const struct qp *qp, const struct path_address *to, struct udp_path *path);
+/* So many requests of one packet are in the QP's lane: they wait there for others, or are flushed when the QP's lock is
+ * released. No acknowledgement waits for them (network_ack_request()). QP lock held. */
+void network_note_requests(struct qp *qp, psn_t first, uint32_t count);
 /* MADs to QP1 of another host. */
 void network_send_mad(const struct cm_path *to, const uint8_t mad[MAD_LENGTH]);
 void network_flush_mads(void);
@@ -280,8 +290,6 @@ struct packet_fate packet_fault_of_last(const struct qp *qp);
 void packet_faults_forget(struct qp *qp);
 
 /* --- held_packets.c -------------------------------------------------------------------------------------- */
-
-struct udp_path;
 
 /* Keeps a copy of a packet until its time, or until fate->later packets of the QP have left. Without room the packet
  * is lost. By the path to the network, or if that is NULL by the lane, or if that is NULL to all processes of this

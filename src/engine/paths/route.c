@@ -430,6 +430,7 @@ const struct qp_ports engine_qp_ports = {
             .random = engine_random,
             .reference = &engine_reference_ports,
             .direct = &engine_direct_ports,
+            .plain = &network_plain_ports,
         },
     .prepare = network_prepare,
     .flush_before_end = exit_flush_qp,
