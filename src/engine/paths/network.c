@@ -145,7 +145,7 @@ static void note_sent(struct qp *qp, const struct packet *packet)
     }
     route->kick_network = true;
     if (event == TX_BATCH_REQUEST)
-        network_ack_request(qp);
+        network_ack_request(qp, qp->record->sender.next + 1);
 }
 
 void network_note_requests(struct qp *qp, psn_t first, uint32_t count)
@@ -163,6 +163,8 @@ void network_note_requests(struct qp *qp, psn_t first, uint32_t count)
     if (waits)
         wait_for_flush(route->network_lane);
     qp->record->traffic.packets_sent += count;
+    if (route->kick_network)
+        network_ack_request(qp, qp->record->sender.next);
 }
 
 void network_flush_lanes(uint32_t lanes)

@@ -22,22 +22,14 @@ bool network_ack_delay(struct qp *qp)
     return ack_delay_step(&route_of(qp)->ack_delay, ACK_DELAY_RECEIVED) == ACK_LATER;
 }
 
-/* Is the request that is being sent the last one in the send queue? QP lock held. */
-static bool is_last_posted(const struct qp *qp)
-{
-    const struct sender *sender = &qp->record->sender;
-
-    return atomic_load_explicit(&sender->posted, memory_order_relaxed) == sender->next + 1;
-}
-
-void network_ack_request(struct qp *qp)
+void network_ack_request(struct qp *qp, uint32_t next)
 {
     if (likely(ack_delay_state(&route_of(qp)->ack_delay) == ACK_DELAY_NONE) ||
         ack_delay_step(&route_of(qp)->ack_delay, ACK_DELAY_REQUEST) == ACK_LATER)
         return;
     if (responder_owes_only_ack(&qp->transport))
         responder_run(&qp->transport);
-    if (is_last_posted(qp)) {
+    if (atomic_load_explicit(&qp->record->sender.posted, memory_order_relaxed) == next) {
         route_of(qp)->kick_network = false;
         udp_flush(route_of(qp)->network_lane);
     }

@@ -96,8 +96,8 @@ int network_send(struct qp *qp, const struct packet *packet, const struct iovec 
                  unsigned gather_count, const struct path_address *to);
 /* udp_send() from the QP to its destination. False: the device has no address from which that can be reached. */
 bool network_fill_path(const struct qp *qp, const struct path_address *to, struct udp_path *path);
-/* So many requests of one packet are in the QP's lane: they wait there for others, or are flushed when the QP's lock is
- * released. No acknowledgement waits for them (network_ack_request()). QP lock held. */
+/* So many requests of one packet were put into the QP's lane, and are sent as far as the transport knows: they wait
+ * there for others, or are flushed when the QP's lock is released. QP lock held. */
 void network_note_requests(struct qp *qp, psn_t first, uint32_t count);
 /* MADs to QP1 of another host. */
 void network_send_mad(const struct cm_path *to, const uint8_t mad[MAD_LENGTH]);
@@ -133,10 +133,11 @@ void network_after_fork_in_child(void);
 /* At the end of a batch for which ack_delay_may_begin(): false if the QP is to acknowledge now. QP lock and
  * udp receive lock held. */
 bool network_ack_delay(struct qp *qp);
-/* A request of a single packet was put into the QP's lane, which is flushed next. A delayed acknowledgement
- * follows it in the same datagram (a GSO segment may be smaller than the others only at the end), and both
- * leave before the rest of the post is done: the peer waits for them. QP lock held. */
-void network_ack_request(struct qp *qp);
+/* Requests of a single packet, of which `next` follows the last one, were put into the QP's lane, which is flushed next.
+ * A delayed acknowledgement follows them in the same datagram (a GSO segment may be smaller than the others only at the
+ * end). If nothing else is posted, all leave before the rest of the post is done: the peer waits for them. QP lock
+ * held. */
+void network_ack_request(struct qp *qp, uint32_t next);
 /* The program has posted on the QP. Returns a lane to be flushed, or NULL. Without the QP's lock, inside a
  * rundown section. */
 struct udp_lane *network_ack_posted(struct qp *qp);

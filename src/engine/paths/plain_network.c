@@ -8,14 +8,12 @@
 #include "engine/paths/paths.h"
 #include "udp/udp.h"
 
-/* An acknowledgement that waits for a request of the program has to follow the first one at once (network_ack.c). */
 static bool begin(struct transport_qp *transport)
 {
     const struct qp *qp = container_of(transport, struct qp, transport);
     struct udp_path path;
 
     return !qp->by_packets && !qp->counted && !qp->origin && !times_recorded() && likely(!inject_loaded()) &&
-           ack_delay_state(&route_of(qp)->ack_delay) == ACK_DELAY_NONE &&
            network_fill_path(qp, &qp->record->attributes.path, &path) &&
            udp_hold(route_of(qp)->network_lane, &path);
 }
