@@ -316,7 +316,7 @@ static bool response_fits(const struct transport_qp *qp, const struct send_wqe *
 
     if (((properties & OPCODE_HAS_AETH) && SYNDROME_KIND(packet->syndrome) != SYNDROME_ACK))
         return false;
-    if (wqe->opcode >= WR_FLUSH)
+    if (wqe->opcode == WR_FLUSH || wqe->opcode == IBV_WR_ATOMIC_WRITE)
         return (properties & OPCODE_ONLY) && !packet->payload_length &&
                !(packet->flags & PACKET_BY_REFERENCE);
     if (wqe->opcode != IBV_WR_RDMA_READ)

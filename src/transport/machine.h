@@ -3,6 +3,7 @@
  *
  *   sender.c            posting order -> packets
  *   sender_rd_atomic.c  what READ, atomic and FLUSH requests carry
+ *   sender_plain.c      the same for requests of one packet that nothing keeps back
  *   sender_lifecycle.c  start, flush, reset and revocation of a sender
  *   complete.c          responses and acknowledgements -> send completions
  *   retry.c             timers, NAKs, going back
@@ -194,7 +195,8 @@ bool window_wants_ack(const struct transport_qp *qp, const struct send_wqe *wqe)
 /* The next packet was sent. It takes so many PSNs; acknowledged: it carries AckReq. */
 void window_sent(struct transport_qp *qp, const struct send_wqe *wqe, uint32_t packets, bool acknowledged);
 
-/* So many packets of the next requests it would admit, if each request is a SEND of one packet. */
+/* How many SENDs of one packet window_admits() would let go, one behind the other. Nothing is being repeated, and at
+ * most the next request is begun. */
 uint32_t window_room(const struct transport_qp *qp);
 
 /* --- sender_plain.c --------------------------------------------------------------------------------- */

@@ -14,7 +14,8 @@
  * does not check for NULL.
  *
  * Every port is called with the QP's lock held (exceptions are noted) and must not call back into transport for the
- * same QP. */
+ * same QP, except that send() of a request and plain->end() may call responder_run() for an acknowledgement that is all
+ * the QP owes. */
 #ifndef TRANSPORT_PORTS_H
 #define TRANSPORT_PORTS_H
 
@@ -133,14 +134,16 @@ struct transport_counter_ports {
     void (*executed)(struct transport_qp *qp, bool read, uint32_t bytes);
 };
 
-/* Requests of one packet each, one behind the other (sender_plain.c). */
+/* Requests of one packet each, one behind the other (sender_plain.c). From begin() to end() no port but these and now()
+ * is called. */
 struct transport_plain_ports {
-    /* Holds the link for put(). false: no request may be plain now, and all go by send(). */
-    bool (*begin)(struct transport_qp *qp);
+    /* Holds the link for so many packets; 0: for none, and all requests go by send(). sge: of the first request, NULL
+     * if its payload is inline. */
+    uint32_t (*begin)(struct transport_qp *qp, const struct wqe_sge *sge);
     /* As send(). The payload is that of the SGE, to which packet->payload is set then, or with NULL packet->payload.
-     * false: nothing was sent, and send() decides what becomes of the packet. */
+     * false: the packet was not taken, and send() decides what becomes of it. */
     bool (*put)(struct transport_qp *qp, struct packet *packet, const struct wqe_sge *sge);
-    /* So many were sent, with PSNs from `first` on. */
+    /* So many were sent, with PSNs from `first` on, and the sender is done with them. */
     void (*end)(struct transport_qp *qp, psn_t first, uint32_t count);
 };
 

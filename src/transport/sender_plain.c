@@ -6,15 +6,17 @@
 #include "base/pkey.h"
 #include "transport/machine.h"
 
-/* Is all that was begun on its way, but for one request at most, and was none of the next packets sent before? */
+/* Is all that was begun on its way, but for one request at most, which has not failed, and was none of the next packets
+ * sent before? */
 static inline bool is_possible(const struct transport_qp *qp)
 {
     const struct sender *sender = &qp->record->sender;
     uint32_t unsent = sender->begun - sender->next;
 
-    return !sender->next_offset && unsent <= 1 && !qp->holds && !qp->tag_matching &&
+    return !sender->next_offset && unsent <= 1 && !qp->tag_matching &&
            psn_distance(sender->sent_psn, sender->next_psn) == unsent &&
-           psn_distance(sender->unacked_psn, sender->next_psn) + SLICE_PACKETS <= WINDOW_PSNS;
+           psn_distance(sender->unacked_psn, sender->next_psn) + SLICE_PACKETS <= WINDOW_PSNS &&
+           (!unsent || send_wqe_at(qp, sender->next)->verdict == VERDICT_OK);
 }
 
 /* check_kind() and may_begin() say yes, and the message is one packet. */
@@ -26,10 +28,15 @@ static inline bool is_plain(const struct transport_qp *qp, const struct send_wqe
            (!(wqe->flags & WQE_FENCE) || !qp->record->sender.rd_atomic_wqes);
 }
 
-/* transmit(). False: nothing was sent. */
-static inline bool send_packet(struct transport_qp *qp, struct packet *packet, const struct send_wqe *wqe)
+/* NULL: the payload is inline. */
+static inline const struct wqe_sge *sge_of(struct send_wqe *wqe)
 {
-    const struct wqe_sge *body = send_wqe_body((struct send_wqe *)(uintptr_t)wqe, IBV_QPT_RC);
+    return wqe->flags & WQE_INLINE ? NULL : send_wqe_body(wqe, IBV_QPT_RC);
+}
+
+/* transmit(). False: nothing was sent. */
+static inline bool send_packet(struct transport_qp *qp, struct packet *packet, struct send_wqe *wqe)
+{
     bool write = wqe->opcode == IBV_WR_RDMA_WRITE;
 
     packet->opcode = write ? OP_WRITE_ONLY : wqe->opcode == IBV_WR_SEND ? OP_SEND_ONLY : OP_SEND_ONLY_IMM;
@@ -41,8 +48,8 @@ static inline bool send_packet(struct transport_qp *qp, struct packet *packet, c
         packet->address = wqe->remote_address;
         packet->dma_length = wqe->length;
     }
-    packet->payload = body;
-    return qp->ports->plain->put(qp, packet, wqe->flags & WQE_INLINE ? NULL : body);
+    packet->payload = send_wqe_body(wqe, IBV_QPT_RC);
+    return qp->ports->plain->put(qp, packet, sge_of(wqe));
 }
 
 /* begin() of what was sent. */
@@ -98,21 +105,24 @@ static uint32_t run(struct transport_qp *qp, uint32_t most)
 uint32_t sender_run_plain(struct transport_qp *qp, uint32_t limit)
 {
     struct sender *sender = &qp->record->sender;
+    struct send_wqe *wqe = send_wqe_at(qp, sender->next);
     uint32_t most = min_of(limit - sender->next, SLICE_PACKETS), count;
-    psn_t first;
+    psn_t first = sender->sent_psn;
 
     if (!most || !is_possible(qp))
         return 0;
     most = min_of(most, window_room(qp));
-    if (!most || !is_plain(qp, send_wqe_at(qp, sender->next)) || !qp->ports->plain->begin(qp))
+    if (!most || !is_plain(qp, wqe))
         return 0;
-    first = sender->sent_psn;
+    most = min_of(most, qp->ports->plain->begin(qp, sge_of(wqe)));
+    if (!most)
+        return 0;
     count = run(qp, most);
-    qp->ports->plain->end(qp, first, count);
-    if (!count)
-        return 0;
-    qp->next_hints &= (uint8_t) ~(PACKET_TOGETHER | PACKET_BEGINS);
     sender->plain += count;
-    sender_arm(qp);
+    if (count) {
+        qp->next_hints &= (uint8_t) ~(PACKET_TOGETHER | PACKET_BEGINS);
+        sender_arm(qp);
+    }
+    qp->ports->plain->end(qp, first, count);
     return count;
 }

@@ -539,15 +539,10 @@ int udp_send(struct udp_lane *lane, const struct udp_path *path, const struct pa
     return error;
 }
 
-bool udp_hold(struct udp_lane *lane, const struct udp_path *path)
+void udp_hold(struct udp_lane *lane, const struct udp_path *path)
 {
     lock_acquire(&lane->lock);
-    if (unlikely(is_blocked(lane))) {
-        lock_release(&lane->lock);
-        return false;
-    }
     lane->held = *path;
-    return true;
 }
 
 bool udp_put(struct udp_lane *lane, const struct packet *packet)

@@ -119,10 +119,10 @@ struct udp_lane *udp_lane(uint32_t qpn);
  * send buffer is full and ops->writable() follows; -EHOSTUNREACH: the packet can never be sent. Any thread. */
 int udp_send(struct udp_lane *lane, const struct udp_path *path, const struct packet *packet,
              const struct iovec *gather, unsigned gather_count);
-/* Packets of one path, one behind the other, for one lock of the lane: udp_hold(), udp_put() for each as udp_send() of
- * its payload, udp_release(). Another QP waits for the lane meanwhile. false: nothing was done, and udp_send() says
- * why. */
-bool udp_hold(struct udp_lane *lane, const struct udp_path *path);
+/* Packets of one path, one behind the other, under one lock of the lane: udp_hold(), then udp_put() for each, which is
+ * udp_send() of its payload, then udp_release(). Other threads wait for the lane meanwhile. udp_put() says false if the
+ * packet was not taken, and udp_send() says why. */
+void udp_hold(struct udp_lane *lane, const struct udp_path *path);
 bool udp_put(struct udp_lane *lane, const struct packet *packet);
 void udp_release(struct udp_lane *lane);
 /* The UDP port from which packets of the lane to that address leave; 0: none has left yet. */

@@ -29,8 +29,8 @@ enum crc_method crc_method(void);
 bool crc_takes_any_alignment(size_t length);
 const char *crc_method_name(enum crc_method method);
 
-/* Table-driven CRC, the fastest for a few dozen bytes, usable when crc_has_table(), that is after crc_choose(): of
- * eight bytes, as crc_word_at() reads them, and of some. */
+/* Table-driven CRC, the fastest for a few dozen bytes, usable when crc_has_table(), that is after crc_choose().
+ * crc_of_word(): of eight bytes in the form of crc_word_at(); crc_of_few(): of any number. */
 bool crc_has_table(void);
 uint32_t crc_of_word(uint32_t crc, uint64_t word);
 uint32_t crc_of_few(uint32_t crc, const uint8_t *bytes, size_t length);

@@ -241,6 +241,37 @@ static void port_lock(struct transport_qp *transport)
 {
 }
 
+/* Now and then no request is plain. */
+static uint32_t port_begin_plain(struct transport_qp *transport, const struct wqe_sge *sge)
+{
+    return owner(transport)->plain_asked++ % 3;
+}
+
+static bool port_put_plain(struct transport_qp *transport, struct packet *packet, const struct wqe_sge *sge)
+{
+    struct iovec payload = {(void *)(uintptr_t)packet->payload, packet->payload_length};
+    struct memory_range range;
+
+    if (sge) {
+        if (keys_check_local(transport->keys, PD, sge->lkey, sge->address, sge->length, false, &range) !=
+                VERDICT_OK ||
+            range.kind != KEY_REGION)
+            return false;
+        payload.iov_base = (void *)(uintptr_t)range.address;
+    }
+    return port_send(transport, packet, &payload, 1, NULL) == 0;
+}
+
+static void port_end_plain(struct transport_qp *transport, psn_t first, uint32_t count)
+{
+}
+
+static const struct transport_plain_ports plain_ports = {
+    .begin = port_begin_plain,
+    .put = port_put_plain,
+    .end = port_end_plain,
+};
+
 static const struct transport_reference_ports reference_ports = {
     .pull = port_pull,
     .revoke = port_revoke,
@@ -271,6 +302,7 @@ static const struct transport_ports ports = {
     .unlock_keys = port_lock,
     .reference = &reference_ports,
     .xrc = &xrc_ports,
+    .plain = &plain_ports,
 };
 
 void publish_memory(enum fuzz_memory which)
@@ -350,7 +382,7 @@ void fuzz_qp_begin(struct fuzz_qp *qp, const uint8_t *data, size_t size)
         .send_queue = send_queue,
         .send_mask = FUZZ_DEPTH - 1,
         .resources = qp->resources,
-        .link = {.mtu = FUZZ_MTU},
+        .link = {.mtu = FUZZ_MTU, .plain_up_to = qp->record.type == IBV_QPT_RC ? FUZZ_MTU : 0},
         .receive_pd = PD,
     };
     qp->transport.relay.possible = qp->record.type == IBV_QPT_XRC_RECV;

@@ -31,6 +31,7 @@ struct fuzz_qp {
     char *receives;
     uint32_t receives_posted, receives_taken;
     bool taken, link_full, timer_runs;
+    unsigned plain_asked;
     ns_t now;
     uint32_t sends_completed;
     unsigned failures;

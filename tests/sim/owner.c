@@ -329,9 +329,9 @@ static const struct transport_tag_ports tag_ports = {
 };
 
 /* Plain requests: sometimes all go the general way, and what is not readable always. */
-static bool port_begin_plain(struct transport_qp *transport)
+static uint32_t port_begin_plain(struct transport_qp *transport, const struct wqe_sge *sge)
 {
-    return owner(transport)->node->sim->plain_asked++ % 4 != 0;
+    return 3 * (owner(transport)->node->sim->plain_asked++ % 4);
 }
 
 /* window_room() admits what window_admits() would when the request is begun. */

@@ -768,6 +768,50 @@ static void no_credits_limit_nothing(struct sim *sim)
     assert_false(stage.a->record.sender.limited);
 }
 
+/* --- requests that have failed ------------------------------------------------------------------- */
+
+enum { BAD_LENGTH = 24 };
+
+static void count_bad(struct sim *sim, struct packet *packet)
+{
+    count += packet->opcode == OP_SEND_ONLY && packet->payload_length == BAD_LENGTH;
+}
+
+/* It waits for those before it, and ibv_rereg_mr() makes its memory valid meanwhile. */
+static void a_request_that_has_failed_is_not_sent_later(struct sim *sim)
+{
+    struct stage stage = set_stage(sim, IBV_WR_SEND, 8);
+    struct sim_wr bad = stage.wr;
+    struct packet answer = {
+        .opcode = OP_ACKNOWLEDGE,
+        .pkey = 0xffff,
+        .dest_qpn = stage.a->record.qpn,
+        .psn = stage.a->record.sender.next_psn,
+        .syndrome = 0x1f,
+    };
+
+    bad.sge[0] = SGE(stage.local, SIZE - 8, BAD_LENGTH);
+    sim->on_packet = count_bad;
+    count = 0;
+    for (unsigned i = 0; i < 4; i++)
+        sim_post_recv(stage.b, i, &SGE(stage.far, 0, SIZE), 1);
+    sim_queue_send(stage.a, &stage.wr);
+    sim_queue_send(stage.a, &stage.wr);
+    sim_queue_send(stage.a, &bad);
+    sim_kick(stage.a);
+    keys_change_region(sim->node[0].keys, stage.local->slot, SIM_PD, ACCESS, stage.local->address,
+                       SIZE + BAD_LENGTH, (uintptr_t)stage.local->bytes);
+    sim_inject(stage.a, &answer);
+    sim_post_send(stage.a, &stage.wr);
+    sim_run(sim);
+    assert_int_equal(count, 0);
+    assert_int_equal(stage.b->received_count, 2);
+    assert_sent(stage.a, 0, 2, VERDICT_OK);
+    assert_sent(stage.a, 1, 2, VERDICT_OK);
+    assert_sent(stage.a, 2, 2, VERDICT_LOCAL_PROTECTION);
+    assert_sent(stage.a, 3, 2, VERDICT_FLUSHED);
+}
+
 /* IBA table 46. */
 static void credits_are_counted(struct sim *sim)
 {
@@ -900,6 +944,7 @@ static const struct scenario scenarios[] = {
     SCENARIO_ON(some_credits_are_used_up, ON_WIRE),
     SCENARIO_ON(credits_limit_messages_of_one_packet, ON_WIRE),
     SCENARIO_ON(some_credits_are_used_up_by_messages_of_one_packet, ON_WIRE),
+    SCENARIO_ON(a_request_that_has_failed_is_not_sent_later, ON_WIRE),
     SCENARIO_ON(no_credits_limit_nothing, ON_WIRE),
     SCENARIO_ON(credits_are_counted, ON_WIRE),
     SCENARIO_ON(every_mtu, ON_WIRE),

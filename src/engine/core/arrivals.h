@@ -19,7 +19,7 @@ struct arrivals {
 };
 
 /* An acknowledgement waits for at most this many packets. Over the network for as many as a datagram has: it costs both
- * ends a packet, and no datagram leaves before the batch ends. */
+ * ends a packet, and mostly none leaves before the batch ends. */
 #define ACKS_BEFORE_BATCH_END         16u
 #define NETWORK_ACKS_BEFORE_BATCH_END 64u
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* What plain requests have in common (docs/design/plain-requests.md): direct/plain.c executes WRITEs,
  * paths/plain_send.c sends SENDs. Each adds which opcodes it takes, what the QP has to be, and how long a request may
- * be. */
+ * be. paths/plain_network.c finds the bytes of both. */
 #ifndef ENGINE_CORE_PLAIN_H
 #define ENGINE_CORE_PLAIN_H
 

@@ -94,7 +94,7 @@ void network_start(void);
 /* transport_ports.send of the network path. QP lock held. */
 int network_send(struct qp *qp, const struct packet *packet, const struct iovec *gather,
                  unsigned gather_count, const struct path_address *to);
-/* udp_send() from the QP to its destination. False: the device has no address from which that can be reached. */
+/* The path for udp_send() from the QP to `to`. False: the device has no address from which that can be reached. */
 bool network_fill_path(const struct qp *qp, const struct path_address *to, struct udp_path *path);
 /* So many requests of one packet were put into the QP's lane, and are sent as far as the transport knows: they wait
  * there for others, or are flushed when the QP's lock is released. QP lock held. */
@@ -133,10 +133,9 @@ void network_after_fork_in_child(void);
 /* At the end of a batch for which ack_delay_may_begin(): false if the QP is to acknowledge now. QP lock and
  * udp receive lock held. */
 bool network_ack_delay(struct qp *qp);
-/* Requests of a single packet, of which `next` follows the last one, were put into the QP's lane, which is flushed next.
- * A delayed acknowledgement follows them in the same datagram (a GSO segment may be smaller than the others only at the
- * end). If nothing else is posted, all leave before the rest of the post is done: the peer waits for them. QP lock
- * held. */
+/* A request of a single packet, which `next` follows, was put into the QP's lane, which is flushed next. A delayed
+ * acknowledgement follows it in the same datagram (a GSO segment may be smaller than the others only at the end). If
+ * nothing else is posted, both leave before the rest of the post is done: the peer waits for them. QP lock held. */
 void network_ack_request(struct qp *qp, uint32_t next);
 /* The program has posted on the QP. Returns a lane to be flushed, or NULL. Without the QP's lock, inside a
  * rundown section. */

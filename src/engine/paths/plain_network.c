@@ -1,21 +1,26 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* transport_plain_ports of the network path (docs/design/plain-requests.md): what network_send() does with each packet,
  * for those of one QP that leave one behind the other. The lane is held from begin() to end(), so nothing in between
- * takes it or waits. */
+ * may take it. */
 #include "engine/core/core.h"
 #include "engine/core/faults.h"
 #include "engine/core/plain.h"
 #include "engine/paths/paths.h"
 #include "udp/udp.h"
 
-static bool begin(struct transport_qp *transport)
+/* An acknowledgement that waits for a request of the program follows the first one (network_ack.c). */
+static uint32_t begin(struct transport_qp *transport, const struct wqe_sge *sge)
 {
     const struct qp *qp = container_of(transport, struct qp, transport);
     struct udp_path path;
 
-    return !qp->by_packets && !qp->counted && !qp->origin && !times_recorded() && likely(!inject_loaded()) &&
-           network_fill_path(qp, &qp->record->attributes.path, &path) &&
-           udp_hold(route_of(qp)->network_lane, &path);
+    if (qp->by_packets || qp->counted || qp->origin || times_recorded() ||
+        unlikely(inject_loaded() != NULL) ||
+        (sge && !plain_local(qp, sge->lkey, sge->address, sge->length)) ||
+        !network_fill_path(qp, &qp->record->attributes.path, &path))
+        return 0;
+    udp_hold(route_of(qp)->network_lane, &path);
+    return ack_delay_state(&route_of(qp)->ack_delay) == ACK_DELAY_WAITS ? 1 : UINT32_MAX;
 }
 
 static bool put(struct transport_qp *transport, struct packet *packet, const struct wqe_sge *sge)
@@ -32,7 +37,8 @@ static void end(struct transport_qp *transport, psn_t first, uint32_t count)
     struct qp *qp = container_of(transport, struct qp, transport);
 
     udp_release(route_of(qp)->network_lane);
-    network_note_requests(qp, first, count);
+    if (likely(count))
+        network_note_requests(qp, first, count);
 }
 
 const struct transport_plain_ports network_plain_ports = {.begin = begin, .put = put, .end = end};
