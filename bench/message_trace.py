@@ -52,7 +52,9 @@ ROWS = [(what, path, options.split()) for what, path, options in (
     ('SEND, receiver', 'ring', 'send receiver'),
     ('SEND, chains, receiver', 'ring', 'send chain receiver'),
     ('SEND, chains, receiver', 'mapped', 'send chain receiver'),
+    ('SEND, chains', 'network', 'send chain'),
 )]
+NETWORK = {'SOFTHCA_PATH': 'wire'}
 
 
 class Module:
@@ -185,7 +187,7 @@ def main():
         with tempfile.TemporaryDirectory() as folder:
             file = os.path.join(folder, 'steps')
             subprocess.run([program, file, *options], check=True, timeout=120, env={
-                **os.environ, 'SOFTHCA_LOCAL': path, 'LD_LIBRARY_PATH': os.path.join(arguments.build, 'lib')})
+                **os.environ, **(NETWORK if path == 'network' else {'SOFTHCA_LOCAL': path}), 'LD_LIBRARY_PATH': os.path.join(arguments.build, 'lib')})
             sums, functions, rounds = analyse(file)
         of_all = [sum(len(r[i]) for r in rounds) / len(rounds) for i in (0, 1)]
         for n, (phase, count) in enumerate(sorted(sums.items(), key=lambda item: list(PHASES.values()).index(item[0]))):

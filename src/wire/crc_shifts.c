@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 #include "wire/crc.h"
+
+#include <string.h>
+
 #include "wire/crc_methods.h"
 
 /* The generator divides x^300 + x^155 + x^117 + x^89 + 1. A bit of the message can therefore be cleared without a

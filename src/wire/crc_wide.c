@@ -4,6 +4,7 @@
 #ifdef __x86_64__
 #include <cpuid.h>
 #include <immintrin.h>
+#include <string.h>
 
 /* CRC by folding with carry-less multiplication. A message is a polynomial and its CRC the remainder modulo the
  * generator. 16 bytes can be removed if their product with x^distance, modulo the generator, is added to the bytes
