@@ -450,6 +450,9 @@ unsigned explain_work(const struct view *view, struct out *out, uint64_t wr_id, 
     struct words cause = {.length = 0};
 
     look_everywhere(view, &search);
+    /* It may have gone from a queue that was not looked at yet to a CQ that was: it is there now, or was polled. */
+    if (!search.places)
+        look_everywhere(view, &search);
     if (!search.places) {
         search.history = true;
         look_everywhere(view, &search);

@@ -351,8 +351,12 @@ def test_doctor_tells_who_has_the_port():
 
 
 def test_doctor_sees_the_machine_through_the_shim():
-    outside, inside = softhca("doctor"), softhca("run", "--", SOFTHCA, "doctor")
-    tap.equal(inside.stdout, outside.stdout)
+    # Other tests may open or close the UDP port of this namespace meanwhile: a look counts if nothing changed around it.
+    for _ in range(20):
+        before, inside, after = softhca("doctor"), softhca("run", "--", SOFTHCA, "doctor"), softhca("doctor")
+        if before.stdout == after.stdout:
+            break
+    tap.equal(inside.stdout, after.stdout)
 
 
 def test_usage_errors():

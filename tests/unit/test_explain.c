@@ -244,6 +244,47 @@ static void datagrams_that_wait(void **state)
     assert_contains(why(100), "the shared-memory ring to a process of this user is full");
 }
 
+/* The process goes on while it is looked at: this happens when the first CQ has been looked at. */
+typedef bool visit_fn(const struct view *view, const struct object *object, void *argument);
+static void (*meanwhile)(void);
+static visit_fn *visit_really;
+
+static bool visit_and_go_on(const struct view *view, const struct object *object, void *argument)
+{
+    bool goes_on = visit_really(view, object, argument);
+
+    if (meanwhile && object->kind == OBJECT_CQ) {
+        meanwhile();
+        meanwhile = NULL;
+    }
+    return goes_on;
+}
+
+void __real_objects_for_each(const struct view *view, unsigned kinds, visit_fn *visit, void *argument);
+void __wrap_objects_for_each(const struct view *view, unsigned kinds, visit_fn *visit, void *argument);
+void __wrap_objects_for_each(const struct view *view, unsigned kinds, visit_fn *visit, void *argument)
+{
+    visit_really = visit;
+    __real_objects_for_each(view, kinds, meanwhile ? visit_and_go_on : visit, argument);
+}
+
+static void complete_the_first(void)
+{
+    f->qps[0].sender.completed = 1;
+    *fixture_cqe(&f->cqs[0], 0) =
+        (struct cqe){.wr_id = 100, .qpn = FIXTURE_QPN, .retires = 1, .kind = CQE_SEND};
+    f->cqs[0].produced = 1;
+}
+
+static void a_request_that_completes_meanwhile_is_found(void **state)
+{
+    post(2, 2);
+    meanwhile = complete_the_first;
+    assert_contains(
+        why(100), "has completed with IBV_WC_SUCCESS; its completion is in CQ 0 \"fixture\", not polled yet");
+    assert_null(meanwhile);
+}
+
 static void ended_sends(void **state)
 {
     struct sender *sender = post(3, 3);
@@ -1047,6 +1088,7 @@ int main(void)
         TEST(where_the_peer_is),
         TEST(datagrams_that_wait),
         TEST(ended_sends),
+        TEST(a_request_that_completes_meanwhile_is_found),
         TEST(receives),
         TEST(a_region_says_how_much_of_it_is_mapped),
         TEST(many_places_are_counted_and_some_told),
