@@ -8,10 +8,10 @@
  *   tag_matching  transport_qp.tag_matching                            the SRQ has no tags
  *   xrc           the QP is of type XRC_RECV                           the owner creates no such QP
  *   counter       transport_qp.counts_remote                           nobody counts the peer's requests
- *   plain         link.plain_up_to is not 0                            each request goes by send()
+ *   plain         RC, neither link.reliable nor .local                 each request goes by send()
  *
  * The owner sets a link property or a QP attribute of the second column only if the table is there, so the data path
- * does not check for NULL.
+ * does not check for NULL, except of `plain`.
  *
  * Every port is called with the QP's lock held (exceptions are noted) and must not call back into transport for the
  * same QP, except that send() of a request and plain->end() may call responder_run() for an acknowledgement that is all

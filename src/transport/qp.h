@@ -299,9 +299,6 @@ struct link_properties {
     uint32_t reference_from;
     uint32_t fetched_from;
     uint32_t read_reference_from;
-    /* Links that may lose packets: requests up to this length are one packet, and may be plain (sender_plain.c); 0:
-     * none. */
-    uint32_t plain_up_to;
     /* Upper bound of the congestion window, in packets; 0: WINDOW_DEFAULT. Links that may lose packets. */
     uint16_t window;
     /* Loses nothing: no ACK timer until sender_peer_silent(). A local link may begin and end to lose packets

@@ -500,7 +500,7 @@ static void run(struct transport_qp *qp, uint32_t limit)
     uint32_t packets = 0, bytes = 0;
 
     sender->waiting = SENDER_RUNS;
-    if (qp->link.plain_up_to)
+    if (windowed)
         packets = sender_run_plain(qp, limit);
     while (sender->next != limit && packets < SLICE_PACKETS && bytes < SLICE_BYTES) {
         struct send_wqe *wqe = send_wqe_at(qp, sender->next);

@@ -6,15 +6,15 @@
 #include "base/pkey.h"
 #include "transport/machine.h"
 
-/* Is all that was begun on its way, but for one request at most, which has not failed, and was none of the next packets
+/* Has the link such a way, is all that was begun on its way, but for one request at most, which has not failed, and was none of the next packets
  * sent before? */
 static inline bool is_possible(const struct transport_qp *qp)
 {
     const struct sender *sender = &qp->record->sender;
     uint32_t unsent = sender->begun - sender->next;
 
-    return !sender->next_offset && unsent <= 1 && !qp->tag_matching &&
-           psn_distance(sender->sent_psn, sender->next_psn) == unsent &&
+    return !qp->link.local && qp->record->type == IBV_QPT_RC && qp->ports->plain && !sender->next_offset &&
+           unsent <= 1 && !qp->tag_matching && psn_distance(sender->sent_psn, sender->next_psn) == unsent &&
            psn_distance(sender->unacked_psn, sender->next_psn) + SLICE_PACKETS <= WINDOW_PSNS &&
            (!unsent || send_wqe_at(qp, sender->next)->verdict == VERDICT_OK);
 }
@@ -24,7 +24,7 @@ static inline bool is_plain(const struct transport_qp *qp, const struct send_wqe
 {
     return (wqe->opcode == IBV_WR_SEND || wqe->opcode == IBV_WR_SEND_WITH_IMM ||
             wqe->opcode == IBV_WR_RDMA_WRITE) &&
-           wqe->num_sge == !(wqe->flags & WQE_INLINE) && wqe->length - 1 < qp->link.plain_up_to &&
+           wqe->num_sge == !(wqe->flags & WQE_INLINE) && wqe->length - 1 < qp->link.mtu &&
            (!(wqe->flags & WQE_FENCE) || !qp->record->sender.rd_atomic_wqes);
 }
 

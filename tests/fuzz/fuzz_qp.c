@@ -382,7 +382,7 @@ void fuzz_qp_begin(struct fuzz_qp *qp, const uint8_t *data, size_t size)
         .send_queue = send_queue,
         .send_mask = FUZZ_DEPTH - 1,
         .resources = qp->resources,
-        .link = {.mtu = FUZZ_MTU, .plain_up_to = qp->record.type == IBV_QPT_RC ? FUZZ_MTU : 0},
+        .link = {.mtu = FUZZ_MTU},
         .receive_pd = PD,
     };
     qp->transport.relay.possible = qp->record.type == IBV_QPT_XRC_RECV;

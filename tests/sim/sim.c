@@ -213,8 +213,6 @@ struct sim_qp *sim_qp(struct sim_node *node, enum ibv_qp_type type)
         .link = sim->link.properties,
         .receive_pd = SIM_PD,
     };
-    if (type == IBV_QPT_RC && !sim->link.properties.reliable)
-        qp->transport.link.plain_up_to = qp->transport.link.mtu;
     assert_true(sim->qp_count < array_size(sim->qps));
     sim->qps[sim->qp_count++] = qp;
     return qp;

@@ -14,7 +14,7 @@ static uint32_t begin(struct transport_qp *transport, const struct wqe_sge *sge)
     const struct qp *qp = container_of(transport, struct qp, transport);
     struct udp_path path;
 
-    if (qp->by_packets || qp->counted || qp->origin || times_recorded() ||
+    if (!route_of(qp)->by_network || qp->by_packets || qp->counted || qp->origin || times_recorded() ||
         unlikely(inject_loaded() != NULL) ||
         (sge && !plain_local(qp, sge->lkey, sge->address, sge->length)) ||
         !network_fill_path(qp, &qp->record->attributes.path, &path))

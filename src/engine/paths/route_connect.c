@@ -65,8 +65,6 @@ void route_connect(struct qp *qp)
     /* The same on both sides, so also where this QP exposes nothing (reference_from in route_set_lane()). */
     qp->transport.link.reference_mtu = route_of(qp)->by_network ? 0 : LOCAL_REFERENCE_MTU;
     qp->transport.link.reliable = qp->transport.link.local = !route_of(qp)->by_network;
-    qp->transport.link.plain_up_to =
-        route_of(qp)->by_network && qp->record->type == IBV_QPT_RC ? qp->transport.link.mtu : 0;
     if (!route_of(qp)->by_network && is_connected(qp->record))
         link = admission_find_peer(qp, qp->record->attributes.dest_qpn);
     by_packets_choose(qp);
@@ -112,7 +110,6 @@ void route_disconnect(struct qp *qp)
     route_of(qp)->peer_process = 0;
     route_of(qp)->missing_block = 0;
     route_of(qp)->by_network = false;
-    qp->transport.link.plain_up_to = 0;
     qp->by_packets &= (uint8_t) ~(QP_PEER_LOSES | QP_RECOVERS);
     qp->transport.holds = false;
     route_set_lane(qp, NULL);
