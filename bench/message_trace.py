@@ -186,8 +186,9 @@ def main():
             continue
         with tempfile.TemporaryDirectory() as folder:
             file = os.path.join(folder, 'steps')
+            mechanism = NETWORK if path == 'network' else {'SOFTHCA_LOCAL': path}
             subprocess.run([program, file, *options], check=True, timeout=120, env={
-                **os.environ, **(NETWORK if path == 'network' else {'SOFTHCA_LOCAL': path}), 'LD_LIBRARY_PATH': os.path.join(arguments.build, 'lib')})
+                **os.environ, **mechanism, 'LD_LIBRARY_PATH': os.path.join(arguments.build, 'lib')})
             sums, functions, rounds = analyse(file)
         of_all = [sum(len(r[i]) for r in rounds) / len(rounds) for i in (0, 1)]
         for n, (phase, count) in enumerate(sorted(sums.items(), key=lambda item: list(PHASES.values()).index(item[0]))):

@@ -11,7 +11,7 @@
  *   plain         RC, neither link.reliable nor .local                 each request goes by send()
  *
  * The owner sets a link property or a QP attribute of the second column only if the table is there, so the data path
- * does not check for NULL, except of `plain`.
+ * does not check for NULL, except for `plain`.
  *
  * Every port is called with the QP's lock held (exceptions are noted) and must not call back into transport for the
  * same QP, except that send() of a request and plain->end() may call responder_run() for an acknowledgement that is all

@@ -6,8 +6,8 @@
 #include "base/pkey.h"
 #include "transport/machine.h"
 
-/* Has the link such a way, is all that was begun on its way, but for one request at most, which has not failed, and was none of the next packets
- * sent before? */
+/* Does the link carry plain requests? Has all that was begun been sent, but for one request at most, which has not
+ * failed? And were none of the next packets sent before? */
 static inline bool is_possible(const struct transport_qp *qp)
 {
     const struct sender *sender = &qp->record->sender;

@@ -144,8 +144,8 @@ struct sim {
     void (*on_received)(struct sim_qp *qp, const struct sim_completion *completion);
     unsigned delivered[32]; /* packets by operation */
     unsigned piggybacked;
-    unsigned plain,
-        plain_asked; /* requests that went the straight way of lossy links (transport/sender_plain.c) */
+    unsigned plain;       /* requests that transport/sender_plain.c has sent */
+    unsigned plain_asked; /* how often it asked for the link */
 };
 
 struct sim *sim_new(const struct sim_link *link, uint64_t seed);
